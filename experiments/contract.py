@@ -365,7 +365,7 @@ class Output(Protocol):
             processes: Process id by rank.
         """
 
-    def begin(self, place: int = 1) -> None:
+    def begin(self, place: int = 1, *, timed: bool = True) -> None:
         """Begin a timed phase, which the next `window` ends.
 
         The load of other programs is read at both moments. Where cells take turns, a cell waits
@@ -373,6 +373,7 @@ class Output(Protocol):
 
         Args:
             place: of the phase among those of the block.
+            timed: False: nothing is timed any more, and cells that took turns work side by side.
         """
 
     def turn(self, steps: int = 1) -> None:

@@ -82,10 +82,11 @@ class Emitter:
     def ranks(self, processes: Mapping[int, int]) -> None:
         self._send({"ranks": dict(processes)})
 
-    def begin(self, place: int = 1) -> None:
-        self._turns.begin(place)
-        self._send({"begin": True})
-        time.sleep(LOOK_SECONDS)
+    def begin(self, place: int = 1, *, timed: bool = True) -> None:
+        self._turns.begin(place, timed=timed)
+        if timed:
+            self._send({"begin": True})
+            time.sleep(LOOK_SECONDS)
 
     def turn(self, steps: int = 1) -> None:
         self._turns.step(steps)

@@ -48,6 +48,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     record_implementation(spec, framework, network, optimizer, output)
 
     phases += _infer(task, spec, framework, network, output)
+    output.begin(len(settings["inference_batch_sizes"]) + 2, timed=False)
     output.progress("quality", 0, None)
     output.metrics(task.quality(framework, network), step=settings["epochs"])
     task.save_artifacts(framework, network, output)

@@ -34,10 +34,11 @@ class Turns:
         self._say, self._token, self._enabled = say, token, enabled
         self._began = time.perf_counter()
         self._phase = self._steps = self._target = 0
+        self._timed = True
 
-    def begin(self, place: int) -> None:
-        """Begin a phase in which cells take turns; place: see `Output.begin`."""
-        self._phase = place
+    def begin(self, place: int, *, timed: bool = True) -> None:
+        """Begin a phase, in which cells take turns if it is timed; place: see `Output.begin`."""
+        self._phase, self._timed = place, timed
         if self._enabled:
             self._pass()
 
@@ -51,6 +52,7 @@ class Turns:
     def _pass(self) -> None:
         passed = time.perf_counter()
         turn = {"phase": self._phase, "steps": self._steps, "seconds": passed - self._began}
+        turn |= {"timed": self._timed}
         self._say({"turn": turn})
         line = self._token.readline()
         if not line:

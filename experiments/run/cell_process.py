@@ -31,11 +31,15 @@ Watch = Callable[[Metrics], str]
 
 @dataclass(frozen=True)
 class TurnReport:
-    """Steps and seconds of a cell's turn, and its phase, reported when it passes the token."""
+    """Steps and seconds of a cell's turn, reported when it passes the token, and the next phase.
+
+    timed: False if cells work side by side in that phase.
+    """
 
     phase: int
     steps: int
     seconds: float
+    timed: bool = True
 
 
 class CellProcess:

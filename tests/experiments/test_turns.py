@@ -177,8 +177,16 @@ def events_of(
 
 
 def test_only_one_interleaved_cell_works_at_a_time(campaign: Campaign) -> None:
+    """From the first timed phase of the block to the last."""
+    turns = [turn for cell in campaign.block(1) for turn in cell.turns]
+    first = min(turn["began"] for turn in turns if turn["phase"] == 1)
+    end = min(turn["began"] for turn in turns if turn["phase"] == 4)
     events = [event for cell in campaign.block(1) for event in cell.events]
-    work = sorted((event["began"], event["ended"], event["pid"]) for event in events)
+    work = sorted(
+        (event["began"], event["ended"], event["pid"])
+        for event in events
+        if first <= event["began"] < end
+    )
     assert len({pid for *_, pid in work}) == 2
     changes, until, last = 0, work[0][1], work[0][2]
     for began, end, pid in work:
@@ -192,12 +200,20 @@ def test_turns_have_minimum_steps_and_time(campaign: Campaign) -> None:
     for cell in campaign.cells.values():
         phases = [turn["phase"] for turn in cell.turns]
         assert phases == sorted(phases)
-        assert set(phases) == {0, 1, 2, 3}  # the start, training, requests of two sizes
+        assert set(phases) == {0, 1, 2, 3, 4}  # start, training, requests of two sizes, end
         for phase in (1, 2, 3):
             *whole, _ = cell.of_phase(phase)
             assert whole
             assert min(turn["steps"] for turn in whole) >= TURN_STEPS
             assert min(turn["seconds"] for turn in whole) >= TURN_SECONDS
+
+
+def test_cells_work_side_by_side_while_nothing_is_timed(campaign: Campaign) -> None:
+    for block in (1, 2):
+        for phase in (0, 4):
+            (one,), (other,) = (cell.of_phase(phase) for cell in campaign.block(block))
+            assert one["round"] == other["round"]
+            assert one["began"] == pytest.approx(other["began"], abs=0.01)
 
 
 def test_interleaved_cells_stay_within_one_turn(campaign: Campaign) -> None:

@@ -137,9 +137,9 @@ class Turn:
 class Turns:
     """Rounds, in a random order each, until every cell has ended or one fails.
 
-    A cell works from the start of its process to its first timed phase. There it waits for the
-    others, as at every later phase. All cells of a round take the same number of steps: so many
-    that the quickest has a turn that is long enough.
+    From the start of its process to its first timed phase a cell works beside the others, and
+    after the last. At each timed phase it waits for them. All cells of a round then take the same
+    number of steps: so many that the quickest has a turn that is long enough.
 
     Args:
         why_stop: Called again and again; an answer that is not empty ends the rounds.
@@ -170,50 +170,67 @@ class Turns:
         Raises:
             OSError: If a process cannot be started.
         """
-        number, order = 0, list(range(len(self._cells)))
-        while order:
-            for place, index in enumerate(order):
-                self._turn(index, number, place, start)
+        number, groups = 0, [list(range(len(self._cells)))]
+        while groups:
+            for place, group in enumerate(groups):
+                self._work(group, number, place, start)
                 if self._is_over:
                     return
             number += 1
-            members = self._waiting()
-            order = [members[chosen] for chosen in self._rng.permutation(len(members)).tolist()]
+            groups = self._next_groups()
 
     @property
     def _is_over(self) -> bool:
         self.failed = self.failed or next((cell for cell in self._cells if not cell.ok), None)
         return bool(self.failed or self._why_stop())
 
-    def _waiting(self) -> list[int]:
-        """Return the cells that wait in the earliest phase that any of them waits in."""
-        reports = {index: cell.turn_report for index, cell in enumerate(self._cells) if cell.open}
-        phases = {index: report.phase for index, report in reports.items() if report}
-        return [index for index, phase in phases.items() if phase == min(phases.values())]
+    def _next_groups(self) -> list[list[int]]:
+        """Return the cells that wait in the earliest phase that any of them waits in.
 
-    def _turn(
-        self, index: int, number: int, place: int, start: Callable[[CellProcess], None]
+        Those of a group work side by side.
+        """
+        reports = {index: cell.turn_report for index, cell in enumerate(self._cells) if cell.open}
+        waiting = {index: report for index, report in reports.items() if report}
+        first = min((report.phase for report in waiting.values()), default=0)
+        members = [index for index, report in waiting.items() if report.phase == first]
+        if not all(waiting[index].timed for index in members):
+            return [members]
+        return [[members[chosen]] for chosen in self._rng.permutation(len(members)).tolist()]
+
+    def _work(
+        self, group: Sequence[int], number: int, place: int, start: Callable[[CellProcess], None]
     ) -> None:
-        """Let a cell work until it passes the token or ends; the others may be killed meanwhile."""
-        cell = self._cells[index]
-        phase, began_ms, began = 0, clock.now_ms(), monotonic()
-        if not number:
-            start(cell)
-        if cell.turn_report:
-            phase, cell.turn_report = cell.turn_report.phase, None
-            cell.child.resume()
-            cell.child.send(json.dumps({"steps": self._steps.get(phase, self._least)}))
-        while cell.open and not cell.turn_report and not self._is_over:
-            cell.poll(POLL_SECONDS)
-            for other in self._cells:
-                if other is not cell and other.open:
-                    other.poll(0.0)
-        steps, seconds = None, monotonic() - began
-        if report := cell.turn_report:
-            cell.child.suspend()  # while it waits it must not spin, nor read ahead
-            steps, seconds = report.steps, report.seconds
-            self._steps[phase] = max(self._steps.get(phase, self._least), steps)
-        self.taken[index].append(Turn(number, place, phase, steps, began_ms, seconds))
+        """Let cells work until each passes the token or ends; the others may be killed meanwhile.
+
+        Args:
+            place: In the round, of the first of the group.
+        """
+        working, began_ms, began = dict[int, int](), clock.now_ms(), monotonic()
+        for index in group:
+            cell, working[index] = self._cells[index], 0
+            if not number:
+                start(cell)
+            if report := cell.turn_report:
+                working[index], cell.turn_report = report.phase, None
+                cell.child.resume()
+                cell.child.send(json.dumps({"steps": self._steps.get(report.phase, self._least)}))
+        while working and not self._is_over:
+            wait = POLL_SECONDS / len(working)
+            for index, cell in enumerate(self._cells):
+                if cell.open:
+                    cell.poll(wait if index in working else 0.0)
+            for index, phase in list(working.items()):
+                cell = self._cells[index]
+                if cell.open and not cell.turn_report:
+                    continue
+                steps, seconds = None, monotonic() - began
+                if report := cell.turn_report:
+                    cell.child.suspend()  # while it waits it must not spin, nor read ahead
+                    steps, seconds = report.steps, report.seconds
+                    self._steps[phase] = max(self._steps.get(phase, self._least), steps)
+                turn = Turn(number, place + group.index(index), phase, steps, began_ms, seconds)
+                self.taken[index].append(turn)
+                del working[index]
 
 
 def end_together(
