@@ -48,6 +48,9 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
             for line in dry_run.lines(forecast(name, settings, display)):
                 display.say(line)
             return DONE
+        blocks = f"{settings.blocks} to {settings.max_blocks}" * settings.until_settled
+        plan = f"{name} · {settings.preset}: checks, then {blocks or settings.blocks} blocks"
+        display.say(f"{plan}; after a cell you see about how long the rest takes")
         end_in_order()
         from experiments.run import pipeline
 

@@ -23,6 +23,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from experiments.config.durations import format_duration
 from tracking import plain
 
 __all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "as_text", "box"]
@@ -82,6 +83,7 @@ class Display:
         self._now: TaskID | None = None
         self._done = 0
         self._total: int | None = None
+        self._began = time.monotonic()
         self._title = ""
         self._last_line = time.monotonic()
 
@@ -104,7 +106,7 @@ class Display:
         self.console.print(plain.line(text), style=style or None, markup=False)
 
     def expect(self, total: int) -> None:
-        self._total, self._done = total, 0
+        self._total, self._done, self._began = total, 0, time.monotonic()
         if self._all is not None:
             self._progress.remove_task(self._all)
         self._all = self._progress.add_task("all cells", total=total)
@@ -118,6 +120,8 @@ class Display:
 
     def begin(self, title: str) -> None:
         self._title = title
+        if self._total is None and not self.console.is_terminal:
+            self.say(f"    {title}")
         if self._now is not None:
             self._progress.remove_task(self._now)
         self._now = self._progress.add_task(title, total=None)
@@ -141,4 +145,7 @@ class Display:
             self._progress.update(self._all, completed=self._done)
         self._last_line = time.monotonic()
         total = f"/{self._total}" if self._total else ""
+        if self._total and self._total > self._done and not self.console.is_terminal:
+            each = (self._last_line - self._began) / self._done
+            line = f"{line}; about {format_duration(each * (self._total - self._done))} left"
         self.say(f"[{self._done:>2}{total}] {line}", style="" if good else "bold red")

@@ -448,6 +448,8 @@ def distinguishing_settings(
     preset = settings_.parse(module.settings, module.presets, {"preset": settings.preset})
     shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
     before, now = settings_.as_text(preset), settings_.as_text(settings)
+    if now.get("training_seconds", "0") != "0":
+        left_out = {*left_out, "steps_per_epoch"}  # chosen, not set
     texts = [
         _short_setting(name, now[name])
         for name in sorted(now, key=lambda name: name in shared)

@@ -93,7 +93,7 @@ def start(
     Raises:
         UsageError: For what is wrong, before the first cell.
     """
-    prepared = preparation.prepare(study, settings, display, plan)
+    prepared = preparation.prepare(study, settings, display, plan, is_new=plan is None)
     if warning := prepared.plan.nothing_to_compare:
         display.say(f"! {warning}", style="bold yellow")
     tags = {**prepared.plan.tags, "kind": RunKind.CAMPAIGN, **rules.rule_tags(prepared.settings)}

@@ -17,6 +17,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DEVICE, CellSpec, Node, Study, Treatment
 from experiments.planning import treatments
+from experiments.planning.length import LENGTH
 from experiments.run import parity_cache
 from experiments.run import plan as plan_
 from experiments.run.cell_process import CellProcess
@@ -61,7 +62,9 @@ class CheckResult:
         return self.closed.outcome == RunOutcome.OK
 
 
-def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+def check_devices(
+    prepared: PreparedCampaign, display: Display, *, is_new: bool = False
+) -> PreparedCampaign:
     """Open every framework, and return the campaign on a device that all of them see.
 
     A GPU that only some of them see would decide the comparison: where the device is chosen
@@ -70,6 +73,7 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
     Args:
         prepared: The campaign with its data, which the checks are sent.
         display: Shows the progress.
+        is_new: True if its length is still to be chosen.
 
     Raises:
         UsageError: If a framework does not open.
@@ -101,9 +105,14 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
     if failed:
         kind = EvenhandError if failed[0].was_killed else UsageError
         raise kind(ErrorCode.CHILD_FAILED, f"{failed[0].framework}: {failed[0].closed.reason}")
-    if after_checks := workloads.load(prepared.module.workload).after_checks:
-        data = after_checks(prepared.data, [result.findings for result in results])
-        prepared = replace(prepared, data=data)
+    workload = workloads.load(prepared.module.workload)
+    findings = [result.findings for result in results]
+    if workload.after_checks:
+        prepared = replace(prepared, data=workload.after_checks(prepared.data, findings))
+    varied = {name for treatment in prepared.plan.treatments for name in treatment.settings}
+    if is_new and workload.shortened and not varied & {"batch_size", *LENGTH}:
+        shorter = workload.shortened(prepared.settings, prepared.data, findings)
+        prepared = replace(prepared, settings=shorter)
     return prepared.with_data(warnings=[warning]) if warning else prepared
 
 

@@ -71,7 +71,12 @@ class PreparedCampaign:
 
 
 def prepare(
-    study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None
+    study: str,
+    settings: CampaignSettings,
+    display: Display,
+    plan: Plan | None = None,
+    *,
+    is_new: bool = False,
 ) -> PreparedCampaign:
     """Check everything that can be wrong before the first cell.
 
@@ -80,6 +85,7 @@ def prepare(
         settings: As the user set them.
         display: Shows the progress.
         plan: What is compared, where that is not the study's own design.
+        is_new: True if the length of its training may still be chosen.
 
     Raises:
         UsageError: For what is wrong, with what would be right.
@@ -111,7 +117,7 @@ def prepare(
         launches=accounts.launches(account, team),
     )
     preflight.check_folders(draft, display)
-    prepared = preflight.check_devices(draft, display)
+    prepared = preflight.check_devices(draft, display, is_new=is_new)
     prepared = preflight.prove(_with_data_of_treatments(prepared, display), display)
     return replace(prepared, plan=_by_machine(prepared)).with_data(
         warnings=[*machine.troubles, *filter(None, [prepared.plan.rates_only])],

@@ -78,6 +78,15 @@ class Settings(ModelSettings):
     steps_per_epoch: int = setting(
         0, "0: all training captions", minimum=0, maximum=MAX_STEPS, group="training", advanced=True
     )
+    training_seconds: float = setting(
+        0.0,
+        "an epoch has fewer steps, for all frameworks alike, if the slowest would train longer; "
+        "0: never",
+        minimum=0,
+        maximum=86_400,
+        group="training",
+        searchable=False,
+    )
     warmup_steps: int = setting(
         10,
         "steps left out of the summaries (kept in values.parquet)",
@@ -203,12 +212,15 @@ STUDY = Study(
             # A caption is one example, which takes a tenth of the time.
             "formulation": "sequence",
             "epochs": 8,
-            "steps_per_epoch": 40,
+            # A verdict in two minutes, on a slow CPU too.
+            "images": 160,
+            "steps_per_epoch": 20,
+            "training_seconds": 3.0,
             "learning_rate": 0.003,
             "dropout": 0.2,
-            "bleu_images": 32,
-            "validation_captions": 128,
-            "inference_requests": 200,
+            "bleu_images": 16,
+            "validation_captions": 64,
+            "inference_requests": 120,
             # Small or busy machines vary by threads that wait, freed memory, and neighbours.
             "threads": 1,
             "malloc": "keep",

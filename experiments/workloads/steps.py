@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from experiments.config import devices
 from tracking.errors import ErrorCode, UsageError
+
+# Finding of a framework's check: seconds of a training step.
+STEP_SECONDS = "check.step_seconds"
+# Of the steps of an epoch. They are few, so that campaigns of one machine have the same.
+SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)
+
+
+def shortened(settings: Any, findings: Sequence[Mapping[str, str]], examples: int) -> Any:
+    """Return the settings with so few steps that no framework trains longer than asked.
+
+    Args:
+        settings: Settings with `training_seconds`, and those of `check`.
+        findings: Of the checks of all frameworks; without a time of a step nothing changes.
+        examples: Number of training examples.
+    """
+    seconds = [float(of[STEP_SECONDS]) for of in findings if STEP_SECONDS in of]
+    if not seconds:
+        return settings
+    most = settings.steps_per_epoch or examples // settings.batch_size
+    affordable = settings.training_seconds / max(seconds) / settings.epochs
+    shorter = settings
+    for share in SHARES:
+        candidate = replace(settings, steps_per_epoch=max(1, int(share * most)))
+        with suppress(UsageError):
+            check(candidate, examples, "examples", "the data")
+            shorter = candidate
+        if candidate.steps_per_epoch <= affordable:
+            break
+    return shorter
 
 
 def check(settings: Any, examples: int, what: str, data: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
@@ -138,4 +139,13 @@ def _info(data: CaptionData, settings: Settings) -> DatasetInfo:
     return DatasetInfo(data.name, data.digest, source, counts, columns)
 
 
-WORKLOAD = Workload(prepare=prepare, after_extraction=after_extraction)
+def shortened(
+    settings: Settings, prepared: Prepared, findings: Sequence[Mapping[str, str]]
+) -> Settings:
+    """Return the settings with the steps for which `training_seconds` suffice."""
+    examples = prepared.dataset.counts["training_captions"]
+    shorter: Settings = steps.shortened(settings, findings, examples)
+    return shorter
+
+
+WORKLOAD = Workload(prepare=prepare, shortened=shortened, after_extraction=after_extraction)

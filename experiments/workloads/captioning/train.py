@@ -27,16 +27,20 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 
 
 class Captioning:
-    """Training of the decoder, whose weights, orders and requests depend only on seed and block."""
+    """Training of the decoder, whose weights, orders and requests depend only on seed and block.
+
+    drawn: Whether constant features take the place of the extracted ones.
+    """
 
     model = "caption_decoder"
 
-    def __init__(self, spec: CellSpec) -> None:
+    def __init__(self, spec: CellSpec, *, drawn: bool = False) -> None:
         self._cell, self._settings = spec, spec.settings
         self._data = data = CaptionData.open(Path(spec.inputs["index"]))
         path = Path(spec.inputs["features"])
-        self._broken = features.read_progress(path.parent)[1]
-        self._features = np.load(path, mmap_mode="r")
+        self._broken = {} if drawn else features.read_progress(path.parent)[1]
+        constant = np.broadcast_to(np.float32(0.5), (len(data.images), features.SIZE))
+        self._features = constant if drawn else np.load(path, mmap_mode="r")
         self.spec = CaptionDecoderSpec(
             data.vocabulary.size, data.length, dropout=self._settings["dropout"]
         )
