@@ -1,0 +1,98 @@
+"""CPU seconds of the parts of a cell of `captioning` that are not its training.
+
+`python -m tests.benchmarks.cell_start pytorch` prints the table's column of docs/measurement.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+STEPS, REQUESTS = 10, 10
+
+
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    began = time.process_time()
+    yield
+    print(f"| {name} | {time.process_time() - began:.2f} |")
+
+
+def main(framework_name: str, cache: Path) -> None:
+    print(f"| interpreter | {time.process_time():.2f} |")
+    with part("modules of the cell"):
+        import experiments.cell.__main__ as cell
+    with part("import of the framework"):
+        spec = _spec(framework_name, cache)
+        framework = cell.opened(spec)
+    with part("modules of the study"):
+        from experiments.cell.loop import TrainingLoop
+        from experiments.cell.measure import mean_loss, optimizer_config
+        from experiments.cell.peak_memory import DevicePeaks
+        from experiments.cell.timing import EVERY_STEP
+        from experiments.workloads.captioning.train import Captioning
+    with part("data"):
+        task = Captioning(spec)
+    with part("network with its weights"):
+        network = framework.build(task.model, task.spec)
+        framework.load_weights(network, task.initial_weights())
+    with part("optimizer"):
+        optimizer = framework.optimizer(network, optimizer_config(spec.settings))
+    with part("first evaluation"):
+        mean_loss(framework, network, islice(task.validation(), 1))
+    loop = TrainingLoop(
+        framework,
+        network,
+        optimizer,
+        SimpleNamespace(turn=lambda _=1: None),  # type: ignore[arg-type]
+        DevicePeaks(framework),
+    )
+    for name, count in (("first step", 1), (f"{STEPS} more steps", STEPS)):
+        with part(name):
+            watch = loop.stopwatch(EVERY_STEP, lambda *_: None)
+            loop.run(islice(task.training(0, framework), count), watch)
+    for name, count in (("first request", 1), (f"{REQUESTS} more requests", REQUESTS)):
+        with part(name):
+            for index in range(count):
+                task.answer(framework, network, framework.place_inputs(task.request(1, index)))
+    with part("captions and BLEU"):
+        task.quality(framework, network)
+    print(f"| whole process | {time.process_time():.2f} |")
+
+
+def _spec(framework_name: str, cache: Path) -> Any:
+    """Return a cell of the demo on synthetic captions of the demo's sizes."""
+    from experiments.config import settings as settings_
+    from experiments.datasets.synthetic import synthetic
+    from experiments.studies.captioning import STUDY
+
+    data = synthetic(vocabulary=39, length=10, captions=800, images=160, seed=0, cache=cache)
+    settings = vars(settings_.parse(STUDY.settings, STUDY.presets, {"preset": "demo"}))
+    entries = data.vocabulary
+    inputs = {
+        "index": str(data.folder),
+        "features": str(data.folder / "features.npy"),
+        "start": entries.start,
+        "end": entries.end,
+    }
+    return SimpleNamespace(
+        framework=framework_name,
+        device="cpu",
+        threads=1,
+        settings=settings,
+        block=1,
+        environment={},
+        inputs=inputs,
+    )
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        main(sys.argv[1], Path(folder))
