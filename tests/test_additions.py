@@ -142,7 +142,7 @@ def run(settings, display):
 COMMAND = Command("Greet somebody", Greet, run, bare=("name",))
 """,
     "test_tiny.py": """
-from models.testing import ModelContract
+from tests.models.network_checks import ModelContract
 
 
 class TestTiny(ModelContract):

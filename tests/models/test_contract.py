@@ -13,8 +13,8 @@ from models.bert import spec as bert
 from models.contract import Array, Batch
 from models.frameworks import available
 from models.frameworks.introspection import first_difference
-from models.testing import FrameworkContract, contract_run
-from models.testing.framework_checks import SOME
+from tests.models.framework_checks import SOME
+from tests.models.framework_contract import FrameworkContract, contract_run
 from tests.models.plain import Bert
 
 QUICK = ("pytorch", "tensorflow", "keras-torch")

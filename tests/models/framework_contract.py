@@ -18,7 +18,7 @@ import pytest
 import models
 from models import parity
 from models.frameworks import environment_on, missing
-from models.testing.framework_checks import CHECKS, SOME
+from tests.models.framework_checks import CHECKS, SOME
 
 REFERENCE = "pytorch"
 
@@ -47,7 +47,7 @@ def contract_run(framework: str, names: tuple[str, ...] = SOME, device: str = "c
     with tempfile.TemporaryDirectory() as folder:
         words = [framework, folder, *names, "--device", device]
         result = subprocess.run(
-            [sys.executable, "-m", "models.testing", *words],
+            [sys.executable, "-m", "tests.models.framework_checks", *words],
             cwd=Path(models.__file__).parents[1],
             env=environment_on(device, os.environ),
             capture_output=True,
