@@ -19,7 +19,6 @@ import pytest
 from experiments.cli import main
 from experiments.selftest import catalogue, cells, children
 from experiments.selftest.catalogue import CHECKS, GIB, MIB, NO_TF32
-from experiments.selftest.cells import CellOutcome
 from experiments.selftest.checks import (
     FAILED,
     NEEDS_GPU,
@@ -30,6 +29,7 @@ from experiments.selftest.checks import (
     Skip,
     run_check,
 )
+from tests.cells import CellOutcome
 from tests.conftest import ROOT
 from tracking import provenance
 from tracking.errors import ErrorCode
