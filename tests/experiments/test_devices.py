@@ -101,7 +101,7 @@ def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
     for preset in study.presets:
         options = {"preset": preset, "device": "cuda", "executor": "slurm"}
         settings = settings_.parse(study.settings, study.presets, options)
-        if name in ("calibrate", "distributed", "race"):
+        if name in ("distributed", "race"):
             require_single_steps(settings, name)
             continue
         assert devices.timing(settings) == "both"
