@@ -29,7 +29,7 @@ GIB, MIB = 2**30, 2**20
 # Relative L2 errors against float64 that each precision may have.
 ERRORS = {"float32": (1e-8, 2e-6), "tf32": (1e-4, 3e-3), "bfloat16": (1e-3, 0.1)}
 SHAPES = {"product": (1_024, 1_024), "convolution": (8, 32, 32, 16), "lstm": (16, 24, 64)}
-STEPS, TURNS = 20, 3
+STEPS, TURNS = 20, 7
 ENERGY_SECONDS, SENSOR_SECONDS = 4.0, 0.1
 
 
@@ -206,15 +206,15 @@ def check_clock(name: str, device: str) -> Figures:
         return time.perf_counter() - began
 
     losses: list[float] = []
-    paces = {"steps": Pace(), "windows": Pace(10, first=0)}
-    ratios: dict[str, list[float]] = {kind: [] for kind in paces}
+    ways = {"steps": Pace(), "windows": Pace(10, first=0), "": None}
     clocked(Pace())  # compiles
-    for _ in range(TURNS):
-        for kind, pace in paces.items():
-            ratios[kind].append(clocked(pace) / unclocked())
+    turns = [
+        [clocked(pace) if pace else unclocked() for pace in ways.values()] for _ in range(TURNS)
+    ]
+    *quickest, alone = np.min(turns, axis=0)  # others can only add to it
     limits = (0.95, 1.2) if device == "cuda" else (0.5, 2.0)  # other programs share a CPU
-    for kind, values in ratios.items():
-        figures[f"clock over time, {kind}"] = (float(np.median(values)), *limits)
+    for kind, seconds in zip(ways, quickest, strict=False):
+        figures[f"clock over time, {kind}"] = (float(seconds / alone), *limits)
     figures["last loss over first"] = (losses[-1] / losses[0], 0, 0.9)
     return figures
 
