@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -158,21 +160,20 @@ def test_cell_out_of_memory_is_named_and_the_next_one_runs(framework: str, run: 
 
 @contextmanager
 def busy_neighbour() -> Iterator[None]:
-    """Run another program that computes on the GPU."""
+    """Run a program that computes on the GPU and has no ancestor and no session of ours."""
     script = (
-        "import torch; a = torch.ones(8192, 8192, device='cuda')\n"
-        "while True: a @ a; torch.cuda.synchronize(); print(flush=True)"
+        "import os, torch; a = torch.ones(8192, 8192, device='cuda')\n"
+        "print(os.getpid(), flush=True)\n"
+        "while True: a @ a; torch.cuda.synchronize()"
     )
-    command = [sys.executable, "-c", script]
-    # in a session of its own: not one of the cell's parent
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
-    try:
-        assert process.stdout
-        process.stdout.readline()
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    command = ["setsid", "--fork", sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as started:
+        assert started.stdout
+        pid = int(started.stdout.readline())
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 @needs_gpu
@@ -232,4 +233,5 @@ def test_two_gpus_train_as_one(framework: str, tmp_path: Path) -> None:
     values = {"batch_size": 12, "timing": "step"}
     spec = cells.cell_spec(tmp_path, "distributed", framework, DEVICE, 1, values)
     spec.path.mkdir(parents=True)
+    spec = replace(spec, settings={**spec.settings, "worker_count": 2, "group": "2"})
     proven(run_proof(spec, "lenet", "2", 2, "none"))
