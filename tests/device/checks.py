@@ -83,7 +83,7 @@ def check_precision(name: str, device: str) -> Figures:
     return figures
 
 
-def _operators(framework: Framework) -> dict[str, Any]:
+def _operators(framework: Any) -> dict[str, Any]:
     """Return the outputs of a product, a convolution and an LSTM, or why one is refused."""
     rng = np.random.default_rng(0)
 
@@ -95,7 +95,7 @@ def _operators(framework: Framework) -> dict[str, Any]:
     for operator, network in make(framework, draw).items():
         inputs = draw(*SHAPES[operator]).astype(np.float32)
         try:
-            if framework.architecture == "pytorch" and framework._mixed:  # type: ignore[attr-defined]
+            if framework.architecture == "pytorch" and framework._mixed:
                 frameworks.load("pytorch", "adapter").check_autocast(network, framework.device)
             outputs[operator] = framework.infer(network, (inputs,)).astype(np.float64)
         except (ModelError, RuntimeError) as error:  # by this tool, or by a CPU without bfloat16
