@@ -49,7 +49,6 @@ class Treatment:
     settings: levels of the user's settings, and the parameters that the study sets.
     group: compared with each other; cells of a group run one after the other.
     control: label of a cell without a verdict ("A/A"), or empty.
-    sensed: whether the sensors are read while it runs.
     environment: variables of its cells' processes; None removes one.
     version: level of `levels`, whose packages its cells' interpreter has.
     """
@@ -60,7 +59,6 @@ class Treatment:
     settings: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
     control: str = ""
-    sensed: bool = True
     environment: Mapping[str, str | None] = field(default_factory=dict)
     version: str = ""
 
@@ -78,7 +76,6 @@ class ReportAddition:
 
     sentences: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
     sections: Sequence[Section] = ()
 
 
@@ -148,7 +145,7 @@ class Study:
         """Refuse a study that names settings or outcomes that do not exist."""
         for_users = {field.name for field in settings_.for_users(self.settings)}
         of_cells = for_users | {field.name for field in fields(self.settings.parameters)}
-        of_cells |= {"framework", "treatment"}
+        of_cells |= {"framework"}
         for preset, values in self.presets.items():
             self._refuse_unknown(f"preset {preset}", values.keys() - for_users)
         if "demo" not in self.presets:

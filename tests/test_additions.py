@@ -141,13 +141,6 @@ def run(settings, display):
 
 COMMAND = Command("Greet somebody", Greet, run, bare=("name",))
 """,
-    "test_tiny.py": """
-from models.testing import ModelContract
-
-
-class TestTiny(ModelContract):
-    model, parameters, frameworks = "tiny", (650, 0), ("mine", "mine+again")
-""",
 }
 
 
@@ -256,12 +249,6 @@ def test_command_is_listed_explained_and_run(source: Path) -> None:
         done = run(source, os.environ, "-m", "experiments", *words)
         assert done.returncode == 0, done.stderr
         assert re.search(printed, done.stdout)
-
-
-def test_model_inherits_its_contract(source: Path) -> None:
-    done = run(source, os.environ, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_tiny.py")
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
 
 
 def test_metric_is_one_entry_of_the_catalogue(source: Path) -> None:

@@ -35,6 +35,14 @@ def test_command_line_imports_no_heavy_package() -> None:
     assert done.stdout.split() == []
 
 
+def test_device_is_tested_without_mlflow_and_other_frameworks() -> None:
+    absent = ["mlflow", "optuna", "pandas", "tensorflow", "keras", "jax"]
+    script = f"import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
+    script += "import tests.device.test_device"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_package_is_installed() -> None:
     patterns = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
     of_server = ["deploy", "deploy.guard", "deploy.native"]

@@ -182,7 +182,7 @@ def check_tests(options: list[str]) -> None:
     )
     assert values.get("-k", "") in sources
     marker = values.get("-m", "slow")
-    assert marker in ("slow", "slow or not slow", "gpu")
+    assert marker in ("slow", "slow or not slow", "gpu", "device")
     assert not paths or "-m" not in values or f"mark.{marker.split()[0]}" in sources
     assert all(
         f'"{option.split("=")[0]}"' in conftest for option in options if option.startswith("--")

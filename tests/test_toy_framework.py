@@ -47,7 +47,7 @@ def plugin(folder: Path, value: str) -> str:
 
 
 def test_toy_keeps_its_contract(tmp_path: Path) -> None:
-    done = python("-m", "models.testing", "toy", str(tmp_path))
+    done = python("-m", "tests.models.framework_checks", "toy", str(tmp_path))
     assert done.returncode == 0, done.stderr
     outcomes = json.loads((tmp_path / "outcomes.json").read_text())
     assert {check for check, trouble in outcomes.items() if trouble} == NOT_ITS_OWN

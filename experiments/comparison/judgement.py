@@ -60,7 +60,6 @@ class ComparisonResult:
     card: AnswerCard
     sentences: list[str]
     report: Path | None
-    extra: ReportAddition
     trouble: str = ""
 
     def text(self, form: str) -> str:
@@ -112,7 +111,7 @@ def answer(
     lines = wording.sentences(comparison)
     if not comparison.smoke:
         lines += [*controls.sentences(evidence), *addition.sentences]
-    result = ComparisonResult(comparison, card, lines, folder / "report.html", addition)
+    result = ComparisonResult(comparison, card, lines, folder / "report.html")
     try:
         writing.write(comparison, document, folder)
         for name, text in addition.files.items():

@@ -103,7 +103,7 @@ class CellRun:
             recorder.display.step(f"{prefix}{phase}", done, total)
 
         self.process = CellProcess(self.spec, recorder.write, show, watch)
-        self.sensor_seconds = sensor_seconds(prepared.settings, task.treatment)
+        self.sensor_seconds = devices.sensor_seconds(task.treatment.merged(prepared.settings))
 
     def explain(self, closed: RunClosed) -> RunClosed:
         """Return the end of the run, with the reason as far as the parent has one."""
@@ -479,11 +479,6 @@ def not_logged(settings: CampaignSettings) -> frozenset[str]:
     if unused and not settings.on_cluster:
         unused |= settings_.of_group(settings, "cluster")
     return settings_.not_logged_names(settings) | unused
-
-
-def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
-    """Return the period of the sensors during a treatment's cells; 0 if none are read."""
-    return devices.sensor_seconds(treatment.merged(settings)) if treatment.sensed else 0.0
 
 
 def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:

@@ -248,7 +248,7 @@ def _judge_and_report(
         sentences = [headline]
     else:
         sentences, headline, short = list(result.sentences), result.card.answer, result.card.short
-        recorder.keep_metrics({**result.extra.metrics, **result.card.figures})
+        recorder.keep_metrics(result.card.figures)
         if result.report is None:
             sentences.append(f"{result.trouble}; resume writes it later.")
         else:

@@ -11,7 +11,6 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.variation import Variation
 from experiments.contract import Study, Treatment
 from experiments.planning import length, treatments
-from tracking.errors import ErrorCode, UsageError
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,6 @@ def _of_levels(
 ) -> Plan:
     """Return the design whose factor is the varied setting; the study's own factor is a stratum."""
     factor = study.factor
-    if factor == "treatment":
-        raise UsageError(
-            ErrorCode.UNSUPPORTED,
-            f"{varied.setting}: this experiment compares a framework with itself; "
-            "choose another experiment",
-        )
     levels = {
         treatment.framework if factor == "framework" else treatment.settings[factor]
         for treatment in compared

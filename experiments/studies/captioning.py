@@ -7,7 +7,6 @@ published figures below.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from experiments.config.settings import (
     MAX_EPOCHS,
@@ -179,23 +178,6 @@ class Settings(ModelSettings):
         group="inference",
         advanced=True,
     )
-
-
-# A decoder that trains for seconds on synthetic data, for studies of the measurement itself: only
-# steps, on one thread, because processes that share all cores with others repeat three times worse.
-STEPS_ALONE: dict[str, Any] = {
-    "threads": 1,
-    "data": "synthetic",
-    "vocabulary": 2_000,
-    "length": 16,
-    "formulation": "sequence",
-    "epochs": 1,
-    "steps_per_epoch": 200,
-    "validation_captions": 32,
-    "bleu_images": 1,
-    "beams": 1,
-    "save_model": "none",
-}
 
 
 STUDY = Study(

@@ -6,7 +6,6 @@ published findings below.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import product
 
@@ -35,8 +34,8 @@ class PointParameters(CellParameters):
 
 
 @dataclass(frozen=True)
-class PointSettings(CampaignSettings, ABC):
-    """Settings of a network on one batch of random images, timed to a budget."""
+class Settings(CampaignSettings):
+    """Settings of the grid."""
 
     models: tuple[str, ...] = setting(
         ("resnet18", "mobilenet_v2"),
@@ -88,17 +87,6 @@ class PointSettings(CampaignSettings, ABC):
         choices=("float32", "tf32", "bfloat16"),
         group="training",
     )
-    parameters = PointParameters
-
-    @abstractmethod
-    def sides(self, model: str) -> tuple[int, ...]:
-        """Return the sides of the images that a network gets."""
-
-
-@dataclass(frozen=True)
-class Settings(PointSettings):
-    """Settings of the grid."""
-
     image_sizes: tuple[int, ...] = setting(
         (64,),
         "sides of the square images, pixels",
@@ -116,9 +104,7 @@ class Settings(PointSettings):
     learning_rate: float = setting(
         0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
     )
-
-    def sides(self, model: str) -> tuple[int, ...]:  # noqa: ARG002
-        return self.image_sizes
+    parameters = PointParameters
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:

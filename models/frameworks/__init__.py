@@ -65,10 +65,10 @@ class Variant:
     module for each model. packages: its imports. imports_if_there: optional imports that nothing
     measured needs. looks_for: another framework that it imports later if that is installed.
     distributions: packages whose versions are recorded, and which a trained model needs.
-    has_plain_loop: whether `plain_loop.py` is the loop of its tutorials. extra: the extra of this
-    project that installs it. has_pipeline: whether it has a `Framework.read`. trouble: returns why
-    it cannot run although its packages are installed; empty if it can. compiles: whether it traces
-    or compiles its steps. by_xla: devices on which XLA compiles them.
+    extra: the extra of this project that installs it. has_pipeline: whether it has a
+    `Framework.read`. trouble: returns why it cannot run although its packages are installed; empty
+    if it can. compiles: whether it traces or compiles its steps. by_xla: devices on which XLA
+    compiles them.
     """
 
     architecture: str
@@ -78,7 +78,6 @@ class Variant:
     looks_for: tuple[str, ...] = ()
     extra: str = ""
     has_pipeline: bool = False
-    has_plain_loop: bool = False
     trouble: Callable[[], str] | None = None
     compiles: bool = False
     by_xla: tuple[str, ...] = ()
@@ -227,7 +226,7 @@ def load(name: str, module: str) -> ModuleType:
 
     Args:
         name: Name of a variant.
-        module: `adapter`, `plain_loop` or `workers`.
+        module: `adapter` or `workers`.
     """
     check(name)
     return import_module(f"{_variants()[name][0]}.{module}")

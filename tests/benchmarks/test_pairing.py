@@ -41,7 +41,10 @@ SETTINGS = {
     "steps_per_epoch": "50",
     "inference_requests": "2",
     "inference_batch_sizes": "1",
-    "campaigns": "0",
+    "formulation": "sequence",
+    "beams": "1",
+    "timing": "step",
+    "aa": "true",
     "blocks": "6",
     "primary": METRIC,
     "inject_delay": str(DELAY),
@@ -93,7 +96,7 @@ def run_campaign(folder: Path, pairing: str, seed: int, cache: Path) -> Campaign
     cpus = sorted(os.sched_getaffinity(0))[-1:]  # the neighbour's
     folders = {"journal": folder / "journal", "cache": cache, "seed": seed}
     values = {**SETTINGS, **folders, "pairing": pairing}
-    command = [sys.executable, "-m", "experiments", "calibrate"]
+    command = [sys.executable, "-m", "experiments", "captioning"]
     command += [f"--{name}={value}" for name, value in values.items()]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     run = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.run.cell_process import CellProcess
-from experiments.selftest.cells import cell_spec
+from tests.cells import cell_spec
 from tracking.records import RunOutcome
 
 # Python runs it in every process whose path has it: at its end a cell writes its modules.

@@ -64,11 +64,8 @@ def on(device: str, **values: float | str) -> CampaignSettings:
 
 def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
     cell, both = Treatment("toy", "toy"), ("cpu", "cuda")
-    assert [cell_run.sensor_seconds(on(device), cell) for device in both] == [0.5, 0.1]
-    assert [cell_run.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in both] == [
-        0.3,
-        0.3,
-    ]
+    assert [devices.sensor_seconds(on(device)) for device in both] == [0.5, 0.1]
+    assert [devices.sensor_seconds(on(device, sensor_seconds=0.3)) for device in both] == [0.3] * 2
     logged = [cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in both]
     assert logged == ["0.5", "0.1"]
     with pytest.raises(UsageError) as error:
@@ -101,7 +98,7 @@ def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
     for preset in study.presets:
         options = {"preset": preset, "device": "cuda", "executor": "slurm"}
         settings = settings_.parse(study.settings, study.presets, options)
-        if name in ("calibrate", "distributed", "overhead", "race"):
+        if name in ("distributed", "race"):
             require_single_steps(settings, name)
             continue
         assert devices.timing(settings) == "both"

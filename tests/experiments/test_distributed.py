@@ -22,10 +22,10 @@ from mlflow.entities import Run
 
 from experiments.contract import CellSpec, Node
 from experiments.run.cell_process import CellProcess
-from experiments.selftest.cells import cell_spec
 from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, training
 from experiments.workloads.distributed.check import Proof
+from tests.cells import cell_spec
 from tests.conftest import Place, wait_for
 from tests.experiments.small_campaigns import with_details
 from tracking.errors import ErrorCode, EvenhandError, UsageError

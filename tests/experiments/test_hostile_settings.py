@@ -159,7 +159,7 @@ SAMPLE = (
     ("captioning", "--data=" + "x" * 3_000),
     ("captioning", "--team=\x1b[2J\x1b]0;owned\x07"),
     ("captioning", "--data=synthetic", "--batch_size=1000000", "--steps_per_epoch=10000000"),
-    ("calibrate", f"--vocabulary={2**63}"),
+    ("captioning", f"--vocabulary={2**63}"),
     ("grid", "--batch_sizes=1,１２"),
     ("compare", "--margin=inf"),
     ("captioning", "--pythons=pytorch=~nobody-here/python"),

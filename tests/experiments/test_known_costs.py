@@ -22,8 +22,8 @@ from experiments.cell.checkpoint import TrainingState
 from experiments.cell.timing import summarise_epochs
 from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
-from experiments.selftest.cells import cell_spec
 from models import frameworks
+from tests.cells import cell_spec
 from tests.conftest import PYTHONPATH, ROOT
 from tracking.records import RunOutcome
 

@@ -76,7 +76,7 @@ def test_invalid_variation_is_one_line(text: str) -> None:
         variation.parse(settings(vary=text))
 
 
-@pytest.mark.parametrize("study", sorted(set(studies.available()) - {"calibrate", "race"}))
+@pytest.mark.parametrize("study", sorted(set(studies.available()) - {"race"}))
 def test_every_study_can_vary_a_setting(study: str) -> None:
     """Check that each treatment has both values, and the study's factor is a stratum."""
     plain = plan(study, threads="1")
@@ -99,7 +99,6 @@ def test_every_study_can_vary_a_setting(study: str) -> None:
     ("study", "text", "part"),
     [
         ("conv_algorithm", "conv_algorithm=onednn,plain", "algorithms"),
-        ("calibrate", "threads=1,2", "threads"),
         ("grid", "batch_size=1,2", "batch_sizes"),
     ],
 )

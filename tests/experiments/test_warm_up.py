@@ -150,7 +150,7 @@ def test_each_process_of_a_training_has_a_warm_up() -> None:
 CELL = """
 import json, sys
 from pathlib import Path
-from experiments.selftest import cells
+from tests import cells
 folder, study, settings = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 result = cells.run(folder, study, "toy", "cuda", **settings)
 (records,) = folder.glob("cells/*/records.jsonl")

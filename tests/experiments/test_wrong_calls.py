@@ -35,7 +35,6 @@ OF_STUDY = {
     "graph": {**TINY, "models": "bert"},
     "lstm": {**TINY, "models": "caption_decoder"},
     "conv_algorithm": {"size": "tiny", "models": "deepspeech2", "batch_sizes": "4", "steps": "3"},
-    "overhead": {"models": "lenet", "frameworks": "pytorch"},
     "grid": {"models": "mobilenet_v2", "batch_sizes": "1,3", "image_sizes": "64"},
 }
 # Study -> settings of a call, and the part that the line names.
@@ -76,12 +75,6 @@ WRONG = {
         ({"least_steps": "4"}, "least_steps=4"),
         ({"phases": "training"}, "phases=training"),
         ({"memory_limit": "much"}, "memory_limit=much"),
-    ],
-    "overhead": [
-        ({"harnesses": "bare"}, "bare"),
-        ({"frameworks": "tensorflow+xla"}, "frameworks=tensorflow+xla"),
-        ({"models": "resnet18", "image_side": "32", "batch_sizes": "1"}, "fewer than 2 images"),
-        ({"models": "inception_v3"}, "75"),
     ],
     "training_speed": [
         ({"models": "deepspeech3"}, "deepspeech3"),

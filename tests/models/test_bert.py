@@ -13,8 +13,8 @@ import pytest
 from models import weights
 from models.bert import spec as bert
 from models.contract import Array, ErrorCode, ModelError
-from models.testing import check_initial_weights, check_sizes
 from tests.models.children import run_python
+from tests.models.network_checks import check_initial_weights, check_sizes
 
 EMBEDDINGS = (30_522 + 512 + 2) * 768 + 2 * 768
 ATTENTION = 4 * (768 * 768 + 768) + 2 * 768

@@ -15,8 +15,8 @@ import pytest
 from models.caption_decoder.decoding import decode
 from models.contract import Batch, Framework
 from models.frameworks import open_framework
-from models.testing import check_initial_weights
-from models.testing.framework_checks import (
+from tests.models.children import run_in
+from tests.models.framework_checks import (
     END,
     START,
     TIGHT,
@@ -25,7 +25,7 @@ from models.testing.framework_checks import (
     relative,
     small_network,
 )
-from tests.models.children import run_in
+from tests.models.network_checks import check_initial_weights
 
 
 def test_initial_weights_follow_their_distributions() -> None:

@@ -13,8 +13,8 @@ from models.bert import spec as bert
 from models.contract import Array, Batch
 from models.frameworks import available
 from models.frameworks.introspection import first_difference
-from models.testing import FrameworkContract, contract_run
-from models.testing.framework_checks import SOME
+from tests.models.framework_checks import CHECKS, SOME
+from tests.models.framework_contract import ContractRun, contract_run
 from tests.models.plain import Bert
 
 QUICK = ("pytorch", "tensorflow", "keras-torch")
@@ -39,20 +39,42 @@ def slow_unless(quick: tuple[str, ...], names: tuple[str, ...]) -> list[object]:
     return [pytest.param(at, marks=() if at in quick else pytest.mark.slow) for at in names]
 
 
-class TestFramework(FrameworkContract):
-    models = (*SOME, *QUICK_ZOO)
+@pytest.fixture(scope="module", params=slow_unless(QUICK, available()))
+def framework(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
-    @pytest.fixture(autouse=True, params=slow_unless(QUICK, available()))
-    def _set_framework(self, request: pytest.FixtureRequest) -> None:
-        self.framework = request.param
+
+def run(name: str) -> ContractRun:
+    return contract_run(name, (*SOME, *QUICK_ZOO))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(framework: str, check: str) -> None:
+    trouble = run(framework).outcomes[check]
+    assert not trouble, trouble
+
+
+@pytest.mark.parametrize("model", SOME)
+def test_parity(framework: str, model: str) -> None:
+    names = "pytorch", framework
+    left, right = (run(name).parity(model) for name in names)
+    rows = parity.judge(model, (names[0], left), (names[1], right))
+    assert not [row for row in rows if not row.equal]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_equal_weights_give_equal_captions(framework: str, beams: int) -> None:
+    expected = run("pytorch").cross[f"decode/{beams}"]
+    assert len(np.unique(expected, axis=0)) > 2  # equal captions would compare nothing
+    np.testing.assert_array_equal(run(framework).cross[f"decode/{beams}"], expected)
 
 
 @pytest.mark.parametrize("model", slow_unless(QUICK_ZOO, (*QUICK_ZOO, *sorted(SLOW_ZOO))))
 def test_parity_of_the_zoo(model: str) -> None:
     """PyTorch's kernels, where nothing is traced; test_zoo.py has all frameworks."""
-    zoo = TestFramework.models if model in QUICK_ZOO else SLOW_ZOO
+    zoo = (*SOME, *QUICK_ZOO) if model in QUICK_ZOO else SLOW_ZOO
     names = ("pytorch", "keras-torch")
-    left, right = (contract_run(name, zoo, "cpu").parity(model) for name in names)
+    left, right = (contract_run(name, zoo).parity(model) for name in names)
     rows = parity.judge(model, (names[0], left), (names[1], right))
     assert [row.quantity for row in rows] == list(parity.QUANTITIES)
     assert not [row for row in rows if not row.equal]
@@ -82,7 +104,7 @@ def test_each_number_of_bert_is_that_of_the_formulas(
     """Compare outputs, loss, slopes, and inputs and rate of each dropout."""
     spec, batch, values = probed
     results, plain = (
-        contract_run(framework, TestFramework.models, "cpu").parity("bert"),
+        run(framework).parity("bert"),
         Bert(spec, values),
     )
     np.testing.assert_allclose(results["forward/outputs"], plain.logits(batch), rtol=1e-12)

@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 
 from models.errors import ErrorCode, ModelError
-from models.frameworks import available, described, missing
+from models.frameworks import available, missing
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
 from tests.models.children import ROOT, results_of, run_python
 from tests.models.test_contract import QUICK, slow_unless
 
+PLAIN_LOOPS = ("pytorch", "tensorflow")
 PRELUDE = """
 import json, sys
+from importlib import import_module
 import numpy as np
 import models
 from models import frameworks
@@ -82,7 +84,9 @@ images = rng.standard_normal((6, 28, 28, 1)).astype(np.float32)
 labels = rng.integers(0, 10, 6, dtype=np.int32)
 framework, network, *_ = opened(name, "lenet")
 bare = models.load("lenet", framework.architecture).build(module.Spec())
-plain = frameworks.load(name, "plain_loop").Plain(bare, weights, images, labels, framework.device)
+plain = import_module(f"tests.plain_loops.{name}").Plain(
+    bare, weights, images, labels, framework.device
+)
 framework.load_weights(network, weights)
 answers = [plain.requests()().tolist(), framework.infer(network, (images,)).tolist()]
 step, clock = plain.steps(1e-2), Clock()
@@ -289,7 +293,7 @@ def results(framework: str) -> dict[str, Any]:
     if reason := missing(framework):
         pytest.skip(reason)
     scripts = {"versions": VERSIONS, "even": EVEN, "precision": PRECISION}
-    if described(framework).has_plain_loop:
+    if framework in PLAIN_LOOPS:
         scripts["plain"] = PLAIN
     scripts |= SCRIPTS.get(framework, {})
     name = f"name = {framework!r}\n"
@@ -301,10 +305,7 @@ def pytorch() -> dict[str, Any]:
     return results("pytorch")
 
 
-PLAIN_LOOPS = [name for name in available() if described(name).has_plain_loop]
-
-
-@pytest.mark.parametrize("framework", slow_unless(QUICK, tuple(PLAIN_LOOPS)))
+@pytest.mark.parametrize("framework", PLAIN_LOOPS)
 def test_plain_loop_is_the_same_training(framework: str) -> None:
     """Eight steps with each framework's own Adam; only the order of a sum may differ in float32."""
     answers, plain, ours = results(framework)["plain"]
@@ -317,9 +318,9 @@ def test_plain_loop_is_the_same_training(framework: str) -> None:
 ALLOWED = {"__future__", "collections.abc", "typing", "models.contract", "models.transfer"}
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "keras"])
+@pytest.mark.parametrize("framework", PLAIN_LOOPS)
 def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
-    path = ROOT / "models" / "frameworks" / framework / "plain_loop.py"
+    path = ROOT / "tests" / "plain_loops" / f"{framework}.py"
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     modules = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]

@@ -17,9 +17,9 @@ from models.contract import ErrorCode, ModelError
 from models.errors import EvenhandError, UsageError
 from models.frameworks import missing
 from models.parity import ParityRequest, gate
-from models.testing import check_equality, check_initial_weights, check_sizes
 from tests.conftest import ROOT
 from tests.models.children import run_in
+from tests.models.network_checks import check_equality, check_initial_weights, check_sizes
 from tests.models.test_contract import slow_unless
 
 EXAMPLE = Path(__file__).parent / "own" / "vision_transformer"

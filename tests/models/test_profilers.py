@@ -210,7 +210,7 @@ compiled = functools.partial(torch.compile, backend="eager")
 import models
 from models.contract import Batch, OptimizerConfig
 from models.frameworks import open_framework
-from models.testing.framework_checks import Clock
+from tests.models.framework_checks import Clock
 torch.compile, plain = compiled, torch.compile
 name = "pytorch+compile"
 framework = open_framework(name, device="cpu", threads=1, precision="float32", seed=0)

@@ -15,8 +15,8 @@ from models import parity
 from models.contract import Array, ErrorCode, Weights
 from models.gnmt import spec as gnmt
 from models.tacotron2 import spec as tacotron2
-from models.testing import check_initial_weights, check_sizes
 from tests.models.children import results_of
+from tests.models.network_checks import check_initial_weights, check_sizes
 from tests.models.plain import cell, convolution, lstm, norm, sigmoid
 
 W, V = 1_024, 32_000  # of GNMT

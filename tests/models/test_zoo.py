@@ -13,8 +13,8 @@ import models
 from models import parity, weights
 from models.contract import ErrorCode
 from models.frameworks import available, missing
-from models.testing import check_equality, check_initial_weights, check_sizes
 from tests.models.children import results_of
+from tests.models.network_checks import check_equality, check_initial_weights, check_sizes
 
 # Trainable and other parameters by torchvision's tables; of vgg16_cifar and lenet by hand.
 PUBLISHED = {

@@ -13,7 +13,6 @@ _TOY = Variant(
     packages=("numpy",),
     distributions=("numpy",),
     has_pipeline=True,
-    has_plain_loop=True,
 )
 # `toy+stock` differs where each framework uses its own Adam, as Keras does.
 VARIANTS = {"toy": _TOY, "toy+twin": _TOY, "toy+stock": _TOY}

@@ -27,7 +27,6 @@ from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output
 from models.contract import Array, Batch, Framework
-from models.definition import ModelDefinition
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
 
@@ -72,8 +71,10 @@ class Budget:
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
-    module, sizes, rng = open_point(spec)
+    spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
+    module, rng = models.spec(settings["model"]), np.random.default_rng(settings["seed"])
+    sizes = module.Spec(classes=settings["classes"])
     output.progress("build", 0, None)
     network = framework.build(settings["model"], sizes)
     expected = module.parameters(sizes)
@@ -87,15 +88,12 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
         phases[phase](framework, network, batch, spec, peaks, output)
         for phase in settings["phases"]
     ]
-    finish(spec, framework, measured, peaks, output)
-
-
-def open_point(spec: CellSpec) -> tuple[ModelDefinition, Any, np.random.Generator]:
-    """Make a cell's folder; return the network's module, its sizes and a generator."""
-    spec.path.mkdir(parents=True, exist_ok=True)
-    module = models.spec(spec.settings["model"])
-    sizes = module.Spec(classes=spec.settings["classes"])
-    return module, sizes, np.random.default_rng(spec.settings["seed"])
+    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
+    values, summary = list[PhaseValues](), dict[str, float]()
+    for phase_values, metrics in measured:
+        values += phase_values
+        summary |= metrics
+    write_run_files(spec, framework, values, summary, output)
 
 
 def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
@@ -103,65 +101,6 @@ def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> B
     images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
     labels = rng.integers(0, sizes.classes, rows, dtype=np.int32)
     return Batch((images,), labels, np.ones(rows, np.float32))
-
-
-def finish(
-    spec: CellSpec,
-    framework: Framework,
-    phases: Sequence[Measured],
-    peaks: DevicePeaks,
-    output: Output,
-) -> None:
-    """Record the memory, and write the files of the run."""
-    output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
-    values, summary = list[PhaseValues](), dict[str, float]()
-    for phase_values, metrics in phases:
-        values += phase_values
-        summary |= metrics
-    write_run_files(spec, framework, values, summary, output)
-
-
-def measure_calls(
-    spec: CellSpec,
-    framework: Framework,
-    phase: str,
-    call: Callable[[], Any],
-    peaks: DevicePeaks,
-    output: Output,
-    *,
-    prepare: Callable[[], object] = lambda: None,
-    on_result: Callable[[Any], object] = lambda _: None,
-) -> PhaseValues:
-    """Time a call again and again, to the budget of a phase.
-
-    Args:
-        spec: Spec of the cell.
-        framework: Its framework.
-        phase: `train` or `inference`.
-        call: Step or request.
-        peaks: Peaks of the device's memory.
-        output: Output of the cell.
-        prepare: Made before each call, off the clock.
-        on_result: Gets each result, off the clock.
-    """
-    title = f"{'training' if phase == 'train' else phase}, batch {spec.settings['batch_size']}"
-    peaks.begin_warmup()
-    output.progress(title, 0, None)
-    output.begin(PLACES[phase])
-    seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
-    budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
-
-    def calls() -> Iterator[Callable[[], Any]]:
-        for _ in budget:
-            prepare()
-            yield call
-
-    def count(result: Any) -> None:
-        count_step(budget.warm_up, peaks)
-        on_result(result)
-
-    call_seconds, _ = time_calls(calls(), output, count)
-    return close_phase(spec, phase, call_seconds, budget, output)
 
 
 def _infer(
@@ -173,24 +112,28 @@ def _infer(
     output: Output,
 ) -> Measured:
     """Time requests one by one, each until its logits are in host memory."""
-    expected = (spec.settings["batch_size"], spec.settings["classes"])
+    rows = spec.settings["batch_size"]
+    expected = (rows, spec.settings["classes"])
+    peaks.begin_warmup()
+    output.progress(f"inference, batch {rows}", 0, None)
+    output.begin(PLACES["inference"])
+    seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
+    budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
+
+    def requests() -> Iterator[Callable[[], Array]]:
+        for _ in budget:
+            framework.synchronise()
+            yield partial(framework.infer, network, batch.inputs)
 
     def check_logits(logits: Array) -> None:
+        count_step(budget.warm_up, peaks)
         if logits.shape != expected:  # the timed work has to be the requested work
             raise EvenhandError(
                 ErrorCode.INVALID_VALUE, f"inference answered {logits.shape}, should be {expected}"
             )
 
-    values = measure_calls(
-        spec,
-        framework,
-        "inference",
-        partial(framework.infer, network, batch.inputs),
-        peaks,
-        output,
-        prepare=framework.synchronise,
-        on_result=check_logits,
-    )
+    request_seconds, _ = time_calls(requests(), output, check_logits)
+    values = _close_phase(spec, "inference", request_seconds, budget, output)
     summary = timing.summarise_requests(values)
     summary |= {
         "check/inference_requests": len(values.seconds),
@@ -225,11 +168,14 @@ def _train(
     check_losses(watch.losses)
     loop.compiling.record(spec, spec.settings["model"], output)
     steps = len(watch.losses)
-    values = close_phase(spec, "train", watch.seconds, budget, output, steps)
+    values = _close_phase(spec, "train", watch.seconds, budget, output, steps)
     values = replace(values, end_times=tuple(watch.end_times))
     windows = _windows(watch, rows)
     left_out = sum(window.steps for window in watch.windows[: windows.warmup])
-    summary = summarise(spec, values, watch.losses)
+    summary = timing.summarise_training(values, sum(values.seconds))
+    del summary["train/total_seconds"]  # a budget, no result
+    # of the steps that every cell makes: equal where the same training was timed
+    summary["train/loss"] = float(np.mean(watch.losses[: spec.settings["least_steps"] + 1]))
     summary = as_timed(spec, summary, windows, output, held_up=watch.held_up)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
@@ -245,17 +191,7 @@ def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
     return timing.of_windows(watch.windows, rows, timing.estimate_warmup(means) - 1)
 
 
-def summarise(spec: CellSpec, values: PhaseValues, losses: Sequence[float]) -> dict[str, float]:
-    """Summarise a training, with the mean loss of the steps that every cell makes.
-
-    That loss is equal where the same training was timed. The total time is a budget, no result.
-    """
-    summary = timing.summarise_training(values, sum(values.seconds))
-    del summary["train/total_seconds"]
-    return summary | {"train/loss": float(np.mean(losses[: spec.settings["least_steps"] + 1]))}
-
-
-def close_phase(
+def _close_phase(
     spec: CellSpec,
     phase: str,
     seconds: Sequence[float],

@@ -6,20 +6,18 @@ from typing import Any
 
 import models
 from experiments.contract import DatasetInfo, Prepared, Progress, Workload
-from experiments.studies.grid import PointSettings
+from experiments.studies.grid import Settings
 from experiments.workloads import networks, steps
 
 
-def prepare(settings: PointSettings, _: Progress) -> Prepared:
+def prepare(settings: Settings, _: Progress) -> Prepared:
     """Raise UsageError for models and windows that cannot be measured."""
     if "train" in settings.phases:
         least = settings.least_steps
         steps.check_windows(settings, least, f"least_steps={least} of a training")
-    sides = set[int]()
     for name in settings.models:
         networks.of_images(name, settings.frameworks, "models").Spec(classes=settings.classes)
-        sides.update(settings.sides(name))
-    sizes = ", ".join(f"{side} × {side}" for side in sorted(sides))
+    sizes = ", ".join(f"{side} × {side}" for side in sorted(set(settings.image_sizes)))
     text = f"standard normal, {sizes}, drawn from the seed"
     counts = {f"batch of {size}": size for size in settings.batch_sizes}
     return Prepared(DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {}), {})

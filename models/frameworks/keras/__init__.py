@@ -25,7 +25,6 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
         compiles=backend != "torch",
         by_xla=BY_XLA[backend],
         has_pipeline=has_pipeline,
-        has_plain_loop=True,
     )
 
 

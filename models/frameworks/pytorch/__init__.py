@@ -39,7 +39,7 @@ _EAGER = Variant(
     has_pipeline=True,
 )
 VARIANTS = {
-    "pytorch": replace(_EAGER, has_plain_loop=True),
+    "pytorch": _EAGER,
     "pytorch+compile": replace(_EAGER, compiles=True, trouble=_no_compiler),
     "pytorch+channels_last": _EAGER,
 }

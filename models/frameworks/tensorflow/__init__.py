@@ -17,7 +17,7 @@ _ANY = Variant(
 _COMPILED = replace(_ANY, compiles=True)
 _BY_XLA = replace(_COMPILED, by_xla=("cpu", "cuda"))
 VARIANTS = {
-    "tensorflow": replace(_COMPILED, has_plain_loop=True),
+    "tensorflow": _COMPILED,
     "tensorflow+eager": _ANY,
     "tensorflow+xla": _BY_XLA,
 }

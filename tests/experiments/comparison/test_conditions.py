@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.calibration.simulation import Noise, simulate
 from experiments.cli.campaign import verdict_code
 from experiments.cli.codes import CONDITION_HOLDS, DONE, FAILED, NO_VERDICT
 from experiments.comparison import compare
@@ -114,10 +113,10 @@ def test_condition_on_a_metric_that_no_run_has_is_a_failure() -> None:
 
 def test_identical_levels_never_fail_a_call() -> None:
     """Judge 40 simulated A/A campaigns; the same with a planted 20 % all hold."""
-    noise, failing = Noise("3 %", metrics=1), conditions.parse(["slower"])
+    failing, noise = conditions.parse(["slower"]), {"blocks": 12, "spread": 0.03}
     codes = {
         ratio: [
-            verdict_code(failing, compare(simulate(noise, 12, ratio, np.random.default_rng(seed))))
+            verdict_code(failing, compare(frame(factors={"tensorflow": ratio}, seed=seed, **noise)))
             for seed in range(count)
         ]
         for ratio, count in ((1.0, 40), (1.2, 3))

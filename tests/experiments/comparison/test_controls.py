@@ -15,8 +15,7 @@ from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.findings import Control
 from experiments.config import settings as settings_
 from experiments.planning import treatments
-from experiments.studies import calibrate
-from tests.experiments.comparison.campaigns import RATE, RSS, STEP, paired, runs
+from tests.experiments.comparison.campaigns import RSS, STEP, runs
 from tests.experiments.small_campaigns import required
 from tracking.errors import UsageError
 from tracking.records import StoredRun
@@ -61,17 +60,6 @@ def test_injected_delay_is_found_and_same_work_is_not() -> None:
     (delayed,), (same,) = (by_name[name].comparison.findings for name in ("injected 5 %", "A/A"))
     assert (delayed.different, delayed.row.verdict, same.different) == (True, "slower", False)
     assert np.isclose(delayed.row.estimate or 0.0, 1.05, rtol=0.02)
-
-
-@pytest.mark.parametrize(("blocks", "tested"), [(2, 0), (8, 2)])
-def test_calibration_counts_tested_outcomes(blocks: int, tested: int) -> None:
-    cells = paired([1.0 + at for at in range(blocks)], [1.01 + at for at in range(blocks)])
-    cells["framework"] = cells["framework"].replace({"a": "toy", "b": "toy A/A"})
-    comparison = compare(cells.assign(**{RATE: cells[STEP] + 1}), baseline="toy")
-    values = {"campaigns": "0"}
-    settings = settings_.parse(calibrate.Settings, calibrate.STUDY.presets, values)
-    (text,) = calibrate.also(settings, comparison, print).sentences
-    assert (f"of {tested} outcomes" in text) is (tested > 0)
 
 
 def _as_levels(cells: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,6 @@ from experiments.comparison.analyses import (
     batch_sizes,
     breakdown,
     controls,
-    costs,
     hypotheses,
     memory_limits,
     steadiness,
@@ -28,12 +27,10 @@ from experiments.comparison.analyses import (
     workers,
 )
 from experiments.comparison.analyses.batch_sizes import Limit, LimitReason
-from experiments.comparison.analyses.costs import Answer, Cost
 from experiments.comparison.report import card as cards
 from experiments.comparison.report import tables, wording
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.order import Order, warnings
-from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Edge, Finding
@@ -196,12 +193,6 @@ def test_open_difference_states_estimate_and_interval() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_sentences_of_analyses_agree_in_number(count: int) -> None:
-    for value in (0.9, 1.02, 2.5):
-        ratio = Estimate(value, value - 0.01, value + 0.01)
-        points = [Cost("step", "x", "harness", ratio, 1, 6, answer) for answer in Answer] * count
-        mean = Cost("step", "PyTorch", "harness", ratio, 3 * count, 6, Answer.SHOWN)
-        for text in costs.sentences([*points[:count], mean]):
-            check(text)
     for reason in LimitReason:
         curve = batch_sizes.Curve("training", "a", "", {8: 1.0}, Limit(reason, blocks=count))
         check(wording.capitalised(curve.reason))

@@ -1,4 +1,4 @@
-"""Contract of a framework: one process runs all checks in it, and each is a test."""
+"""Run of all checks of a framework, in one process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 import models
-from models import parity
 from models.frameworks import environment_on, missing
-from models.testing.framework_checks import CHECKS, SOME
-
-REFERENCE = "pytorch"
+from tests.models.framework_checks import SOME
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ def contract_run(framework: str, names: tuple[str, ...] = SOME, device: str = "c
     with tempfile.TemporaryDirectory() as folder:
         words = [framework, folder, *names, "--device", device]
         result = subprocess.run(
-            [sys.executable, "-m", "models.testing", *words],
+            [sys.executable, "-m", "tests.models.framework_checks", *words],
             cwd=Path(models.__file__).parents[1],
             env=environment_on(device, os.environ),
             capture_output=True,
@@ -59,36 +56,3 @@ def contract_run(framework: str, names: tuple[str, ...] = SOME, device: str = "c
         outcomes = json.loads(Path(folder, "outcomes.json").read_text())
         with np.load(Path(folder, "cross.npz")) as cross:
             return ContractRun(outcomes, dict(cross))
-
-
-class FrameworkContract:
-    """Tests to inherit: the framework computes the same as PyTorch and keeps the contract.
-
-    models: those that are computed, `SOME` at least. device: `cpu`, or `cuda` for the same checks
-    on a GPU.
-    """
-
-    framework: ClassVar[str]
-    models: ClassVar[tuple[str, ...]] = SOME
-    device: ClassVar[str] = "cpu"
-
-    def _run(self, framework: str) -> ContractRun:
-        return contract_run(framework, self.models, self.device)
-
-    @pytest.mark.parametrize("check", CHECKS)
-    def test_contract(self, check: str) -> None:
-        trouble = self._run(self.framework).outcomes[check]
-        assert not trouble, trouble
-
-    @pytest.mark.parametrize("model", SOME)
-    def test_parity(self, model: str) -> None:
-        names = REFERENCE, self.framework
-        left, right = (self._run(name).parity(model) for name in names)
-        rows = parity.judge(model, (names[0], left), (names[1], right))
-        assert not [row for row in rows if not row.equal]
-
-    @pytest.mark.parametrize("beams", [1, 4])
-    def test_equal_weights_give_equal_captions(self, beams: int) -> None:
-        expected = self._run(REFERENCE).cross[f"decode/{beams}"]
-        assert len(np.unique(expected, axis=0)) > 2  # equal captions would compare nothing
-        np.testing.assert_array_equal(self._run(self.framework).cross[f"decode/{beams}"], expected)

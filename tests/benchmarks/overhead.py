@@ -1,10 +1,10 @@
-"""Cost of this harness over a framework's plain loop, step by step in one process.
+"""Cost of this harness over a framework's plain loop: `python -m tests.benchmarks.overhead NAME`.
 
-`python -m tests.experiments.harness_costs FRAMEWORK MODEL ROWS PAIRS FIRST` trains two networks
-with the same weights on the same batch, one in each loop, in turns after every step and request:
-other programs slow both. FIRST, `harness` or `plain`, is built first, as the place in memory
-matters. Prints `{"training": ratio, "requests": ratio}`: medians over pairs, without the first
-quarter of them.
+Each process trains two networks with the same weights on the same batch, one in each loop, in turns
+after every step and request: other programs slow both. Half of the processes build the harness's
+network first, as the place in memory matters. Prints the ratio of each point, and of all points,
+with its 95 % interval over processes; the exit code is 1 if the interval of a phase reaches above
+1.02. Of a process: medians over pairs, without the first quarter of them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,58 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import models
 from experiments.cell.timing import Stopwatch
-from experiments.studies.overhead import Settings, side_of
+from experiments.comparison.statistics import estimates
 from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, OptimizerConfig
+from tests.models.children import run_in
 
-RATE, CLASSES = 1e-6, 10
+RATE, CLASSES, SIDE = 1e-6, 10, 40
+# Network, rows, pairs of steps: so many that each takes some seconds.
+POINTS = (
+    ("lenet", 1, 1_000),
+    ("lenet", 32, 200),
+    ("mobilenet_v2", 1, 80),
+    ("mobilenet_v2", 32, 24),
+    ("resnet18", 1, 60),
+    ("resnet18", 32, 24),
+)
+PROCESSES, MOST = 8, 1.02
+
+
+def ratios_of_process(framework: str, *point: object, first: str = "harness") -> dict[str, float]:
+    """Return the time in the harness over that in the plain loop, of steps and of requests."""
+    words = (framework, *map(str, point), first)
+    output = run_in(framework, "-m", "tests.benchmarks.overhead", *words).stdout
+    ratios: dict[str, float] = json.loads(output.splitlines()[-1])
+    return ratios
+
+
+def measure_all(framework: str) -> bool:
+    """Print the ratios of all points; return whether the cost is at most 2 % on average."""
+    logs: dict[str, list[list[float]]] = {"training": [], "requests": []}
+    for point in POINTS:
+        processes = [
+            ratios_of_process(framework, *point, first=first)
+            for first in ["harness", "plain"] * (PROCESSES // 2)
+        ]
+        for phase, values in logs.items():
+            values.append([float(np.log(ratios[phase])) for ratios in processes])
+            print(framework, phase, *point, estimates.exponential(estimates.mean(values[-1])))
+    means = {
+        phase: estimates.exponential(estimates.mean(np.mean(values, axis=0)))
+        for phase, values in logs.items()
+    }
+    for phase, mean in means.items():
+        print(framework, phase, mean)
+    return all(mean.high <= MOST for mean in means.values())
 
 
 def measure(name: str, model: str, rows: int, pairs: int, first: str) -> dict[str, float]:
@@ -34,7 +74,7 @@ def measure(name: str, model: str, rows: int, pairs: int, first: str) -> dict[st
     module, rng = models.spec(model), np.random.default_rng(0)
     sizes = module.Spec(classes=CLASSES)
     weights = module.initial_weights(sizes, rng)
-    batch = drawn_batch(sizes, side_of(model, Settings()), rows, rng)
+    batch = drawn_batch(sizes, sizes.only_side or SIDE, rows, rng)
 
     def build_network() -> Any:
         network = framework.build(model, sizes)
@@ -43,7 +83,7 @@ def measure(name: str, model: str, rows: int, pairs: int, first: str) -> dict[st
 
     def build_plain_loop() -> Any:
         network = models.load(model, framework.architecture).build(sizes)
-        return frameworks.load(name, "plain_loop").Plain(
+        return import_module(f"tests.plain_loops.{name}").Plain(
             network, weights, batch.inputs[0], batch.targets, framework.device
         )
 
@@ -90,5 +130,7 @@ def _ratio(pairs: list[tuple[float, float]]) -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        sys.exit(not measure_all(sys.argv[1]))
     name, model, rows, pairs, first = sys.argv[1:]
     print(json.dumps(measure(name, model, int(rows), int(pairs), first)))

@@ -1,10 +1,9 @@
-"""Contract of a model: sizes, initial weights, equality in every framework."""
+"""Checks of a model: sizes, initial weights, equality in every framework."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import ClassVar
 
 import numpy as np
 
@@ -36,26 +35,6 @@ def check_initial_weights(model: str) -> None:
     assert any(not np.array_equal(array, other[name]) for name, array in first.items())
 
 
-def check_equality(
-    model: str, frameworks: Sequence[str], *, full: bool = False, device: str = "cpu"
-) -> None:
-    rows = parity.gate(parity.ParityRequest(model, full=full, device=device), frameworks)
+def check_equality(model: str, frameworks: Sequence[str]) -> None:
+    rows = parity.gate(parity.ParityRequest(model), frameworks)
     assert not [row for row in rows if not row.equal]
-
-
-class ModelContract:
-    """Tests of a model, to inherit. parameters: expected (trainable, non-trainable)."""
-
-    model: ClassVar[str]
-    parameters: ClassVar[tuple[int, int]]
-    frameworks: ClassVar[Sequence[str]] = ("pytorch", "tensorflow")
-    device: ClassVar[str] = "cpu"
-
-    def test_sizes(self) -> None:
-        check_sizes(self.model, self.parameters)
-
-    def test_initial_weights(self) -> None:
-        check_initial_weights(self.model)
-
-    def test_equality(self) -> None:
-        check_equality(self.model, self.frameworks, device=self.device)

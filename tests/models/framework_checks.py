@@ -1,11 +1,14 @@
-"""Checks of a framework, as functions of an open adapter: `python -m models.testing NAME FOLDER`.
+"""Checks of a framework: `python -m tests.models.framework_checks NAME FOLDER`.
 
-In float64 equal computations agree to 1e-12 and a fault is 1e-7 or more: 1e-9 separates them.
+Also writes the arrays of the parity gate for some models. In float64 equal computations agree to
+1e-12 and a fault is 1e-7 or more: 1e-9 separates them.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,7 +24,7 @@ from models import frameworks, parity, spec
 from models.caption_decoder.decoding import decode
 from models.contract import Batch, Framework, ModelError, OptimizerConfig, Weights
 from models.errors import NoDevice
-from models.frameworks import open_framework
+from models.frameworks import lean_import, open_framework
 
 TIGHT = 1e-9
 START, END = 1, 2
@@ -328,3 +331,18 @@ def outcome(check: Callable[[Framework], None], framework: Framework) -> str:
 
 
 CHECKS = {name: function for name, function in list(globals().items()) if name.startswith("check_")}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("framework")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", default=SOME)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    with lean_import(options.framework):  # as a cell does
+        adapter = open_framework(
+            options.framework, device=options.device, threads=1, precision="float64", seed=0
+        )
+    outcomes = {name: outcome(check, adapter) for name, check in CHECKS.items()}
+    (options.folder / "outcomes.json").write_text(json.dumps(outcomes))
+    np.savez(options.folder / "cross.npz", **cross_checked(adapter, options.models))

@@ -1,4 +1,4 @@
-"""Cells of the studies without a campaign, for the acceptance kit."""
+"""Cells of the studies without a campaign."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Calibration: the comparison's own error rates, by simulation."""

@@ -1,1 +1,0 @@
-"""Acceptance kit: known work on a device, measured as campaigns measure; needs no MLflow."""

@@ -1,1 +1,0 @@
-"""Calibrated work on a device in each library, for the acceptance kit."""

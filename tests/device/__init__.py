@@ -1,0 +1,1 @@
+"""Known work on this machine's device: `pytest -m device`, on a GPU `pytest -m gpu`."""

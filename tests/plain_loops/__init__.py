@@ -1,0 +1,1 @@
+"""Training and requests as the tutorials of the frameworks write them."""
