@@ -357,8 +357,9 @@ def _description(
     parts = [
         rendering.render("card.md.j2", card=result.card) if result else "",
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
-        f"{blocks} blocks on `{', '.join(campaign.devices)}`; data `{info.name}` ({counts}).",
-        "\n".join(f"- ⚠ {line}" for line in recorder.warnings),
+        f"{blocks} blocks on `{', '.join(campaign.devices)}`"
+        f"{f'; data `{info.name}` ({counts})' if info.name else ''}.",
+        "" if result else "\n".join(f"- ⚠ {line}" for line in recorder.warnings),
         "### Result\n" + "\n".join(f"- {line}" for line in sentences),
         f"The whole report is the artifact `report.html`. The runs of all cells: {cells}.",
     ]

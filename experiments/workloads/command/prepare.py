@@ -36,7 +36,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     made = {name: _environment(name, race, settings, progress) for name in race.levels}
     definition = _definition(race, made)
     digest = hashlib.sha256(definition.encode()).hexdigest()
-    info = DatasetInfo("commands", digest, "race", {"levels": len(race.levels)}, {})
+    info = DatasetInfo("", digest, "", {}, {})
     inputs = {
         name: _inputs(name, race, environment, settings) for name, environment in made.items()
     }

@@ -33,7 +33,7 @@ def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place)
 
 
 def test_race_is_recorded_as_the_users_own(place: Place) -> None:
-    """Names of the levels, the commit of the user's folder, and nothing of frameworks."""
+    """Names of the levels, the commit of the user's folder, no data set, nothing of frameworks."""
     git = ("git", "-C", str(place.folder), "-c", "user.name=u", "-c", "user.email=u@example.org")
     (place.folder / "a.py").write_text("")
     for words in (("init", "-b", "trunk"), ("add", "a.py"), ("commit", "-m", "first")):
@@ -54,6 +54,9 @@ def test_race_is_recorded_as_the_users_own(place: Place) -> None:
         foreign = {"threads", "timing", "conv_algorithm", "malloc", "framework", "frameworks"}
         foreign |= {"levels", "window_steps", "pythons", "protocol", "executor", "nodes"}
         assert not foreign & run.data.params.keys()
+        assert not {"framework", "model", "dataset"} & tags.keys()
+        assert all(run.data.params.values())
+        assert not run.inputs.dataset_inputs
 
 
 @pytest.mark.parametrize(
