@@ -428,14 +428,15 @@ def describe_outcome(finding: Finding) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return a clause as a sentence."""
-    return f"{text[:1].upper()}{text[1:]}."
+    """Return a clause as a sentence; the name of a metric, such as `step_ms`, stays as it is."""
+    is_name = re.match(r"\w*[_/]", text)
+    return f"{text if is_name else text[:1].upper() + text[1:]}."
 
 
 def begin(text: str, finding: Finding) -> str:
     """Return a text that begins a sentence; the name of a level stays as it is."""
     is_name = text.startswith(names(finding)[1])
-    return text if is_name else text[:1].upper() + text[1:]
+    return text if is_name else capitalised(text)[:-1]
 
 
 # Library names as their makers write them; another framework's name stands as it is.
