@@ -277,7 +277,7 @@ def _costs(findings: Sequence[Finding]) -> list[str]:
     if busy:
         count = max(finding.row.n_blocks for finding in busy)
         texts.append(f"the same {_blocks_with_time(count, busy)} on an idle machine may settle it")
-    rest = [finding for finding in findings if finding.decision is Decision.TOO_FEW]
+    rest = [finding for finding in findings if finding.decision in wording.WITHOUT_EFFECT]
     texts += dict.fromkeys(
         finding.row.reason for finding in rest if not finding.busy and finding not in few
     )

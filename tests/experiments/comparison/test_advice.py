@@ -177,6 +177,15 @@ def test_limit_of_failed_runs_is_a_percentage(text: str) -> None:
 # ---- advice
 
 
+def test_why_nothing_is_comparable_is_said_once_and_in_the_answer() -> None:
+    runs = frame(blocks=12)
+    runs["params.batch_size"] = np.where(runs["framework"] == "tensorflow", "64", "32")
+    comparison = compare(runs, baseline="pytorch", outcomes=[STEP, LATENCY, RSS])
+    (line,) = wording.sentences(comparison)
+    assert "batch_size (32, 64)" in line
+    assert "batch_size (32, 64)" in card_of(comparison).unsettled
+
+
 def test_answer_has_every_row_that_the_advice_rests_on() -> None:
     """Four metrics without a catalogue: three are headlines, the fourth differs, too."""
     names = ["a_ms", "b_ms", "c_ms", "d_ms"]
