@@ -67,6 +67,7 @@ def test_race_is_recorded_as_the_users_own(place: Place) -> None:
         ({"level": "a=true", "pairing": "interleaved"}, "takes no turns"),
         ({"level": "a=true", "partition": "gpu"}, "executor=slurm"),
         ({"level": "a=true", "frameworks": "pytorch"}, "no setting"),
+        ({"level": "a=true", "vary": "threads=1,2"}, "not a setting of a single cell"),
         ({"level": "a=true", "command": "x"}, "set level or file instead"),
         ({"level": "a=true", "fail_if": "slower:wal_seconds"}, "did you mean wall_seconds?"),
         ({"level": "a=true", "fail_if": "slower:speed"}, "[outcomes.NAME]"),
