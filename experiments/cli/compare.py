@@ -202,7 +202,10 @@ def _judge(
         primary=settings.primary or primary,
         margin=settings.margin,
         strata=settings.strata,
-        allowed_to_differ=studies.names_not_affecting_measurement(),
+        allowed_to_differ=(
+            *studies.names_not_affecting_measurement(),
+            *studies.names_differing_with(pairing.plain_name(settings.factor)),
+        ),
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
         pair_by=settings.pair_by,

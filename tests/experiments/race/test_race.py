@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 
 import pytest
 
@@ -30,6 +32,12 @@ def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place)
     rows = {row["metric"]: row for row in result["rows"]}
     assert {"wall_seconds", "cpu/user_seconds", "memory/peak_tree_bytes", "speed"} <= set(rows)
     assert (rows["wall_seconds"]["factor"], rows["wall_seconds"]["a"]) == ("level", "nap")
+
+    call = [sys.executable, "-m", "experiments"]
+    words = shlex.split(place.call(*call, "campaigns").stdout.rpartition(" again: ")[2])
+    words = [*words[words.index("compare") :], "--figures=false", "--format=json"]
+    again = json.loads(place.call(*call, *words).stdout)
+    assert {row["metric"]: row["n_blocks"] for row in again["rows"]}["wall_seconds"] == 1
 
 
 def test_race_is_recorded_as_the_users_own(place: Place) -> None:
