@@ -210,7 +210,8 @@ class Job:
 class DatasetInfo:
     """Content of MLflow's dataset panel.
 
-    counts: its profile. columns: its schema, name → MLflow type.
+    name: empty for commands, which are no data set. counts: its profile. columns: its schema,
+    name → MLflow type.
     """
 
     name: str

@@ -202,7 +202,10 @@ def _judge(
         primary=settings.primary or primary,
         margin=settings.margin,
         strata=settings.strata,
-        allowed_to_differ=studies.names_not_affecting_measurement(),
+        allowed_to_differ=(
+            *studies.names_not_affecting_measurement(),
+            *studies.names_differing_with(pairing.plain_name(settings.factor)),
+        ),
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
         pair_by=settings.pair_by,
@@ -251,9 +254,12 @@ def _declared(
 ) -> tuple[Mapping[str, Outcome], tuple[str, ...], list[str]]:
     """Return the rules of a file's outcomes by name, the primary ones, and a line on the file.
 
-    Of `race.toml`, which the call does not name, only what the runs have counts.
+    Of `race.toml`, which the call does not name, only what the runs have counts. A file of the call
+    may name no other metrics than those of the runs and of the catalogue.
     """
+    from experiments.comparison.runs import query
     from experiments.config.race_file import load_outcomes
+    from experiments.metrics import check_outcomes
     from experiments.studies.race import rules
 
     path, label = Path(RACE_FILE), RACE_FILE
@@ -265,6 +271,8 @@ def _declared(
     outcomes, primary = load_outcomes(path, label)
     declared = {name: rules(name, outcome) for name, outcome in outcomes.items()}
     if settings.outcomes_file:
+        others = (*query.FIRST, "params.", "tags.")
+        check_outcomes(declared, [name for name in columns if not name.startswith(others)])
         return declared, primary, []
     declared = {name: outcome for name, outcome in declared.items() if name in columns}
     if not declared:

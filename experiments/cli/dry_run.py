@@ -18,7 +18,7 @@ def lines(forecast: Forecast) -> list[str]:
     return [
         *(f"! {line}" for line in forecast.warnings),
         *_cells(forecast),
-        f"data       {forecast.data}; the settings fit them",
+        *([f"data       {forecast.data}; the settings fit them"] if forecast.data else []),
         *_left_out(forecast.left_out),
         *_time(forecast),
         *_detectable(forecast),

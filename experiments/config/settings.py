@@ -121,7 +121,9 @@ def names_not_affecting_measurement(settings: Any) -> frozenset[str]:
 
 
 def searchable(settings: Any) -> frozenset[str]:
-    return _names(settings, lambda metadata: metadata["searchable"])
+    """Return the names of the settings of a single cell that this kind of study offers."""
+    names = _names(settings, lambda metadata: metadata["searchable"])
+    return names - getattr(settings, "not_offered", frozenset())
 
 
 def not_logged_names(settings: Any) -> frozenset[str]:

@@ -95,7 +95,8 @@ class CellRun:
         self.spec = replace(spec, in_turns=in_turns)
         self._opened = _run_opened(recorder, prepared, self.spec, task)
         recorder.write(self._opened)
-        recorder.write(dataset_used(self.spec.run, self._data.dataset))
+        if self._data.dataset.name:
+            recorder.write(dataset_used(self.spec.run, self._data.dataset))
         recorder.wake()
         prefix = f"{task.treatment.name}: " if in_turns else ""
 
@@ -357,6 +358,7 @@ def _run_opened(
         for name, text in {**logged, "framework": spec.framework}.items()
         if text and name not in not_logged(settings)
     }
+    tags = {name: text for name, text in tags.items() if text}  # commands have no framework
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
 
 
@@ -368,8 +370,9 @@ def _description(recorder: Recorder, task: CellTask, work: Sequence[str]) -> dic
     """
     place = f" in block {task.block}" if task.block else ""
     what = " on ".join(f"`{name}`" for name in work if name)
+    ran = f"{place}: {what}" if what else place
     return note(
-        f"`{task.treatment.name}`{place}: {what}, run once in a separate process. "
+        f"`{task.treatment.name}`{ran}, run once in a separate process. "
         f"It is part of [this run](#/runs/{recorder.run_id}), which has the result."
     )
 

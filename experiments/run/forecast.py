@@ -114,7 +114,8 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         skipped = data.not_available.items()
         left_out += [*data.left_out, *(f"{name}: not available: {why}" for name, why in skipped)]
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in data.dataset.counts.items() if n)
-        texts.append(f"{data.dataset.name}: {', '.join(counts)}")
+        if data.dataset.name:
+            texts.append(f"{data.dataset.name}: {', '.join(counts)}")
     cells = _last_cells(study, settings, plan)
     seconds: dict[str, list[float]] = {treatment.name: [] for treatment in plan.treatments}
     for cell in cells:

@@ -78,7 +78,8 @@ def describe(store: Store, experiment: str, study: Study) -> None:
     named = {shown_name(metric): judged[metric] for metric in study.primary or judged}
     primary = [name for name in named if name][:PRIMARY_AT_MOST]
     columns = [f"metrics.{name}" for name in primary]
-    columns += ["tags.framework", "tags.block", "tags.outcome"]
+    side = "framework" if study.factor == "framework" else "treatment"
+    columns += [f"tags.{side}", "tags.block", "tags.outcome"]
     if primary:
         is_greater_better = named[primary[0]].better == "higher"
         store.set_primary_metric(experiment, primary[0], greater_is_better=is_greater_better)

@@ -64,7 +64,7 @@ def open_journal(
         clock.now_ms(),
         experiment,
         name,
-        {**_tags(prepared), **tags},
+        {key: text for key, text in {**_tags(prepared), **tags}.items() if text},
         {**logged, **(params or {})},
     )
     opened, run_id = mlflow_run.open_run(store, run, adopt=not parent_run)
@@ -113,7 +113,8 @@ def _tags(prepared: PreparedCampaign) -> dict[str, str]:
 
 def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
     """Record data set, files and metrics from before the first cell in the campaign's run."""
-    recorder.write(cell_run.dataset_used(recorder.run, prepared.data.dataset))
+    if prepared.data.dataset.name:
+        recorder.write(cell_run.dataset_used(recorder.run, prepared.data.dataset))
     for name in prepared.data.files:
         recorder.keep_file(recorder.folder / name)
     recorder.keep_metrics(prepared.machine.metrics)

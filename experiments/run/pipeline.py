@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments import studies, workloads
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
-from experiments.comparison.report import rendering
+from experiments.comparison.report import rendering, wording
 from experiments.comparison.report.writing import VERDICTS
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
@@ -346,9 +346,9 @@ def _description(
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, info = prepared.settings, prepared.data.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
-    blocks = str(settings.blocks)
+    blocks = wording.blocks(settings.blocks)
     if settings.until_settled:
-        blocks = f"{settings.blocks} to {settings.max_blocks}"
+        blocks = f"{settings.blocks} to {wording.blocks(settings.max_blocks)}"
     compared = [each.name for each in prepared.plan.treatments if not each.control]
     frameworks = ", ".join(f"`{name}`" for name in settings.frameworks or compared)
     cells = f"tag `campaign = {recorder.run_id}`"
@@ -357,8 +357,9 @@ def _description(
     parts = [
         rendering.render("card.md.j2", card=result.card) if result else "",
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
-        f"{blocks} blocks on `{', '.join(campaign.devices)}`; data `{info.name}` ({counts}).",
-        "\n".join(f"- ⚠ {line}" for line in recorder.warnings),
+        f"{blocks} on `{', '.join(campaign.devices)}`"
+        f"{f'; data `{info.name}` ({counts})' if info.name else ''}.",
+        "" if result else "\n".join(f"- ⚠ {line}" for line in recorder.warnings),
         "### Result\n" + "\n".join(f"- {line}" for line in sentences),
         f"The whole report is the artifact `report.html`. The runs of all cells: {cells}.",
     ]

@@ -76,7 +76,7 @@ def require_same_data(description: Mapping[str, Any], prepared: PreparedCampaign
     if description.get("data", dataset.digest) != dataset.digest:
         raise UsageError(
             ErrorCode.CHANGED,
-            f"resume: {dataset.name} changed since the campaign began; start anew",
+            f"resume: {dataset.name or 'commands'} changed since the campaign began; start anew",
         )
 
 

@@ -41,6 +41,16 @@ def names_not_affecting_measurement() -> tuple[str, ...]:
     )
 
 
+def names_differing_with(factor: str) -> tuple[str, ...]:
+    """Return the settings that differ with a factor by its nature; a treatment has all of them."""
+    return tuple(
+        name
+        for study in map(load, available())
+        if factor in (study.factor, "treatment")
+        for name in study.allowed_to_differ
+    )
+
+
 def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ...]:
     """Return the outcomes that the settings name, or the study's own.
 

@@ -58,6 +58,15 @@ def test_processes_of_pyperf_are_runs(store: Store) -> None:
     assert len(list(store.runs("imported"))) == 6  # a second time changes nothing
 
 
+def test_baseline_of_the_proposed_call_is_the_first_file(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bring("pyperf", *reversed(PYPERF)) == DONE
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "compare " in line)
+    words = shlex.split(line)
+    assert words[words.index("--baseline") + 1] == "head"
+
+
 def test_unpaired_files_are_refused_with_what_is_needed(
     store: Store, call: Call, table: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,10 @@ def test_one_block_ends_without_a_verdict(finished: Place, runs: dict[str, Store
     assert "Traceback" not in output
     campaign = runs["captioning demo"]
     assert "random weights" in campaign.tags["warnings"]
+    described = campaign.tags["mlflow.note.content"]
+    warned = [line.lstrip("> -") for line in described.splitlines() if "⚠" in line]
+    assert len(warned) == len(set(warned)) > 0
+    assert "in 1 block on" in described
     assert "random weights" in artifact(finished, campaign, "report.html").read_text()
     report = json.loads(artifact(finished, campaign, "comparison.json").read_text())
     assert report["schema_version"] == 2

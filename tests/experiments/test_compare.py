@@ -199,6 +199,9 @@ def test_file_of_outcomes_that_cannot_be_read_is_one_line(
     store_runs(store, slower())
     assert call(outcomes_file="none.toml") == WRONG_CALL
     assert "outcomes_file=none.toml cannot be read" in capsys.readouterr().err
+    (place.folder / "typo.toml").write_text('[outcomes."train/step_second"]\nbetter = "lower"')
+    assert call(outcomes_file="typo.toml") == WRONG_CALL
+    assert f"did you mean {STEP}?" in capsys.readouterr().err
     (place.folder / "race.toml").write_text('[outcomes.x]\nbetter = "up"')
     assert call() == WRONG_CALL
     assert "race.toml: outcomes.x.better" in capsys.readouterr().err

@@ -58,11 +58,13 @@ def test_data_set_and_charts_of_every_study(place: Place) -> None:
         texts |= NEEDED.get(name, {})
         settings = settings_.parse(study.settings, study.presets, texts)
         data = workloads.load(study.workload).prepare(settings, lambda *_: None).dataset
-        records = [RunOpened(name, 1, name, name), cell_run.dataset_used(name, data)]
-        assert store.apply(records, place.folder) == []
-        (run,) = store.runs(name)
-        (used,) = store._client.get_run(run.run_id).inputs.dataset_inputs
-        assert mlflow.data.get_source(used).to_dict()["tags"]["description"]
+        assert bool(data.name) == (name != "race")  # commands are no data set
+        if data.name:
+            records = [RunOpened(name, 1, name, name), cell_run.dataset_used(name, data)]
+            assert store.apply(records, place.folder) == []
+            (run,) = store.runs(name)
+            (used,) = store._client.get_run(run.run_id).inputs.dataset_inputs
+            assert mlflow.data.get_source(used).to_dict()["tags"]["description"]
 
         mlflow_run.describe(store, name, study)
         tags = store._client.get_experiment_by_name(name).tags
@@ -74,3 +76,5 @@ def test_data_set_and_charts_of_every_study(place: Place) -> None:
         assert view["compareRunCharts"][0]["metricKey"] == primary
         assert view["compareRunSections"][0]["uuid"] == OUR_VIEW
         assert f"metrics.`{primary}`" in view["selectedColumns"]
+        side = "framework" if study.factor == "framework" else "treatment"
+        assert f"tags.`{side}`" in view["selectedColumns"]

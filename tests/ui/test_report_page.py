@@ -154,6 +154,12 @@ def test_row_on_phone_is_a_card_that_names_its_values(page: Page) -> None:
     )
     assert tops == sorted(tops)
     assert len(set(tops)) < len(tops), "short values stand side by side"
+    page.set_viewport_size({"width": 600, "height": 900})
+    wide, verdict = (
+        page.locator("td", has=page.locator(inside)).first.evaluate("cell => cell.clientWidth")
+        for inside in ("xpath=self::*[contains(., 'median inference latency')]", ".pill + small")
+    )
+    assert verdict == wide, "a reason has the whole width"
     assert page.locator("tr.head").first.is_hidden()
 
 

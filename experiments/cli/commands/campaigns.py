@@ -34,6 +34,7 @@ class Campaigns:
 
 
 def run(settings: Campaigns, display: Display) -> int:
+    from experiments import studies
     from tracking.records import RunKind
     from tracking.store import Store
 
@@ -46,7 +47,10 @@ def run(settings: Campaigns, display: Display) -> int:
     newest = sorted(runs, key=lambda run: run.start_ms, reverse=True)[: settings.limit]
     if newest:
         display.console.print(_table(newest))
-        again = shell.command("compare", "--experiment", newest[0].run_id)
+        study = newest[0].tags.get("mlflow.source.name", "").removeprefix("evenhand ")
+        factor = studies.load(study).factor if study in studies.available() else "framework"
+        words = [] if factor == "framework" else ["--factor", factor]
+        again = shell.command("compare", "--experiment", newest[0].run_id, *words)
         display.say(f"compare its runs again: {again}")
     else:
         display.say("no campaigns yet")

@@ -129,6 +129,8 @@ def build_card(
     """
     chosen = wording.headlines(comparison)
     headlines = wording.summaries_of(chosen, comparison) or chosen
+    if not comparison.primary:  # what the advice rests on is part of the answer
+        headlines = [*headlines, *_other_settled(comparison, headlines)]
     headlines = sorted(headlines, key=lambda finding: not finding.judged)
     shown = [] if comparison.smoke else [*headlines, *_other_questions(comparison, headlines)]
     lines = [_line(finding, comparison) for finding in shown[:MAX_OUTCOMES]]
@@ -152,7 +154,9 @@ def build_card(
         max(0, len(shown) - MAX_OUTCOMES),
         {} if comparison.smoke else _figures(headlines),
         shorten(_short(comparison, headlines) or settled or unsettled, MAX_SHORT, placeholder=" …"),
-        _advice(chosen, more_blocks) if more_blocks and not comparison.smoke else None,
+        _advice(chosen, more_blocks)
+        if more_blocks and not comparison.smoke and not comparison.failures
+        else None,
     )
 
 
@@ -219,7 +223,7 @@ def _question(comparison: Comparison, findings: Sequence[Finding]) -> str:
     levels = [wording.level_name(level, comparison.factor) for level in comparison.levels]
     labels = _labels(findings) or ["any outcome"]
     sides = wording.joined(wording.shortened(levels, MAX_CLAUSES + 1))
-    return f"Do {sides} differ in {wording.joined(labels, 'or')}?"
+    return f"Do {sides} differ in {wording.joined(wording.shortened(labels, MAX_CLAUSES), 'or')}?"
 
 
 def _labels(findings: Iterable[Finding]) -> list[str]:
@@ -273,7 +277,7 @@ def _costs(findings: Sequence[Finding]) -> list[str]:
     if busy:
         count = max(finding.row.n_blocks for finding in busy)
         texts.append(f"the same {_blocks_with_time(count, busy)} on an idle machine may settle it")
-    rest = [finding for finding in findings if finding.decision is Decision.TOO_FEW]
+    rest = [finding for finding in findings if finding.decision in wording.WITHOUT_EFFECT]
     texts += dict.fromkeys(
         finding.row.reason for finding in rest if not finding.busy and finding not in few
     )
@@ -339,7 +343,7 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
     }
     for question, group in clear.items():
         if question not in equal:
-            to_do.setdefault(_next_step(group), []).append(question)
+            to_do.setdefault(_next_step(group, comparison), []).append(question)
     texts = []
     if choices:
         chosen = [f"{choice} for {_questions(names)}" for choice, names in choices.items()]
@@ -371,8 +375,13 @@ def _curves(comparison: Comparison) -> str:
     return ", but their learning curves differ" if differs else ""
 
 
-def _next_step(findings: Sequence[Finding]) -> str:
-    """Return what may settle the outcomes of a question."""
+def _next_step(findings: Sequence[Finding], comparison: Comparison) -> str:
+    """Return what may settle the outcomes of a question. More blocks repair no level that fails."""
+    sides = {level for finding in findings for level in (finding.row.a, finding.row.b)}
+    failed = [failure.level for failure in comparison.failures if failure.level in sides]
+    if failed:
+        names = wording.joined([wording.level_name(level, comparison.factor) for level in failed])
+        return f"find out why {names} fail{'s' if len(failed) == 1 else ''}, then measure again"
     if count := max(map(sample_size.more_blocks, findings)):
         return f"run {_blocks_with_time(count, findings, 'more ')}"
     if any(finding.busy for finding in findings):

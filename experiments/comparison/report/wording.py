@@ -26,6 +26,7 @@ DASH, MINUS, NONE = "–", "−", "—"
 NO_VERDICT_OF_SMOKE = "Smoke test: no verdict."
 # An effect whose digits show no difference; only a verdict calls sides equal.
 ABOUT_EQUAL, NO_DIRECTION = "about equal", "no clear direction"
+WITHOUT_EFFECT = (Decision.TOO_FEW, Decision.NOT_COMPARABLE)
 MINIMUM_P = 1e-4
 # Largest detectable effect, as a share, that is printed as a number.
 MAXIMUM_SHARE = 9.0
@@ -291,7 +292,7 @@ def blocks(count: int) -> str:
 def sentence(finding: Finding) -> str:
     """Return a finding as a sentence with its interval and blocks, or strata."""
     row, across = finding.row, finding.across
-    has_effect = finding.decision not in (Decision.TOO_FEW, Decision.NOT_COMPARABLE)
+    has_effect = finding.decision not in WITHOUT_EFFECT
     bounds = effect_interval(finding) if has_effect else ""
     basis = [f"95 % CI {bounds}"] if bounds else []
     if across and has_effect:
@@ -350,7 +351,7 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
             key = "verb" if finding.outcome.verb and effect(finding) != ABOUT_EQUAL else ""
         if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN) or tail(finding):
             key = ""
-        same = row.reason if finding.decision is Decision.TOO_FEW else row.margin
+        same = row.reason if finding.decision in WITHOUT_EFFECT else row.margin
         pair = (row.a, row.b, row.stratum, key, same)
         groups.setdefault(pair if key else id(finding), []).append(finding)
     return [_merged(group) for group in groups.values()]
@@ -428,14 +429,15 @@ def describe_outcome(finding: Finding) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return a clause as a sentence."""
-    return f"{text[:1].upper()}{text[1:]}."
+    """Return a clause as a sentence; the name of a metric, such as `step_ms`, stays as it is."""
+    is_name = re.match(r"\w*[_/]", text)
+    return f"{text if is_name else text[:1].upper() + text[1:]}."
 
 
 def begin(text: str, finding: Finding) -> str:
     """Return a text that begins a sentence; the name of a level stays as it is."""
     is_name = text.startswith(names(finding)[1])
-    return text if is_name else text[:1].upper() + text[1:]
+    return text if is_name else capitalised(text)[:-1]
 
 
 # Library names as their makers write them; another framework's name stands as it is.
@@ -496,7 +498,7 @@ def sentences(comparison: Comparison) -> list[str]:
     if not chosen:
         primary = ", ".join(comparison.primary)
         return [f"No primary outcome ({primary}) was measured; all others are exploratory."]
-    open_ones = [finding for finding in chosen if finding.decision is Decision.TOO_FEW]
+    open_ones = [finding for finding in chosen if finding.decision in WITHOUT_EFFECT]
     rest = [finding for finding in chosen if finding not in open_ones]
     ordered = sorted(rest, key=lambda finding: not finding.judged)
     lines = list(map(sentence, [*summaries_of(chosen, comparison), *ordered]))

@@ -296,7 +296,7 @@ class Slurm:
             return
         if "cell" in opened.tags:
             self._warm_nodes.add(opened.tags["slurm.node"])
-        tail.outcomes[opened.tags.get("cell") or opened.tags["framework"]] = outcome
+        tail.outcomes[opened.tags.get("cell") or opened.tags.get("framework", "")] = outcome
         seconds = (closed.time_ms - opened.time_ms) / 1_000
         why = f" ({closed.reason})" if closed.reason else ""
         text = f"{opened.name}: {outcome}{why}, {seconds:.0f} s, {tail.node}"

@@ -36,7 +36,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     made = {name: _environment(name, race, settings, progress) for name in race.levels}
     definition = _definition(race, made)
     digest = hashlib.sha256(definition.encode()).hexdigest()
-    info = DatasetInfo("commands", digest, "race", {"levels": len(race.levels)}, {})
+    info = DatasetInfo("", digest, "", {}, {})
     inputs = {
         name: _inputs(name, race, environment, settings) for name, environment in made.items()
     }
@@ -144,7 +144,10 @@ def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str
         for name, version in environment.packages.items()
         if name in recorded
     }
-    return {**tags, "level.commit": environment.commit} if environment.commit else tags
+    if environment.commit:
+        head = environment.commit.partition("+")[0]
+        tags |= {"level.commit": environment.commit, "mlflow.source.git.commit": head}
+    return tags
 
 
 WORKLOAD = Workload(prepare=prepare, after_cell=script_runs.collect, end_leftovers=leftovers.end)

@@ -16,7 +16,7 @@ from experiments.cli.codes import CONDITION_HOLDS, DONE
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import rendering, wording
-from experiments.comparison.report.card import AnswerCard, build_card
+from experiments.comparison.report.card import Advice, AnswerCard, build_card
 from experiments.comparison.verdicts import conditions
 from experiments.comparison.verdicts.findings import Comparison
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
@@ -111,6 +111,19 @@ def test_level_that_fails_is_named_first_and_never_chosen(source: str, levels: i
     assert "would be better, but has failed runs" in card.recommendation
 
 
+def test_more_blocks_are_no_advice_while_a_level_fails() -> None:
+    """Of 6 blocks 3 fail: without the failures, 3 more would do."""
+    failing = frame(blocks=6)
+    rows = failing.index[failing["framework"] == "tensorflow"][-3:]
+    cut = failing.drop(rows)
+    failing.loc[rows, ["status", "outcome"]] = ["FAILED", "failed"]
+    for runs, advised in ((cut, 3), (failing, None)):
+        comparison = compare(runs, baseline="pytorch", outcomes=[STEP])
+        card = build_card(comparison, "", more_blocks=lambda count, _: Advice(str(count), ()))
+        assert (card.advice is None) == (advised is None)
+        assert ("3 more blocks" in card.recommendation) == (advised == 3)
+
+
 def test_memory_limit_is_no_failure() -> None:
     """A size that never fits is a limit of the level; one that fits in some blocks is a failure."""
     small, large = (frame(params={"batch_size": size}) for size in ("8", "64"))
@@ -162,6 +175,27 @@ def test_limit_of_failed_runs_is_a_percentage(text: str) -> None:
 
 
 # ---- advice
+
+
+def test_why_nothing_is_comparable_is_said_once_and_in_the_answer() -> None:
+    runs = frame(blocks=12)
+    runs["params.batch_size"] = np.where(runs["framework"] == "tensorflow", "64", "32")
+    comparison = compare(runs, baseline="pytorch", outcomes=[STEP, LATENCY, RSS])
+    (line,) = wording.sentences(comparison)
+    assert "batch_size (32, 64)" in line
+    assert "batch_size (32, 64)" in card_of(comparison).unsettled
+
+
+def test_answer_has_every_row_that_the_advice_rests_on() -> None:
+    """Four metrics without a catalogue: three are headlines, the fourth differs, too."""
+    names = ["a_ms", "b_ms", "c_ms", "d_ms"]
+    runs = frame(blocks=12)
+    noise = np.random.default_rng(0).normal(1, 0.005, (4, len(runs)))
+    runs[names] = noise.T * np.where(runs["framework"] == "tensorflow", 1.5, 1.0)[:, None]
+    card = card_of(compare(runs, baseline="pytorch", outcomes=names))
+    assert all(name in card.recommendation for name in names)
+    assert all(f"{name}: TensorFlow is" in card.settled for name in names)
+    assert not re.search("[A-D]_ms", card.answer), "a name stays as it is"
 
 
 def test_equality_of_one_question_is_no_free_choice() -> None:

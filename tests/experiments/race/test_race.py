@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 
 import pytest
 
@@ -31,9 +33,15 @@ def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place)
     assert {"wall_seconds", "cpu/user_seconds", "memory/peak_tree_bytes", "speed"} <= set(rows)
     assert (rows["wall_seconds"]["factor"], rows["wall_seconds"]["a"]) == ("level", "nap")
 
+    call = [sys.executable, "-m", "experiments"]
+    words = shlex.split(place.call(*call, "campaigns").stdout.rpartition(" again: ")[2])
+    words = [*words[words.index("compare") :], "--figures=false", "--format=json"]
+    again = json.loads(place.call(*call, *words).stdout)
+    assert {row["metric"]: row["n_blocks"] for row in again["rows"]}["wall_seconds"] == 1
+
 
 def test_race_is_recorded_as_the_users_own(place: Place) -> None:
-    """Names of the levels, the commit of the user's folder, and nothing of frameworks."""
+    """Names of the levels, the commit of the user's folder, no data set, nothing of frameworks."""
     git = ("git", "-C", str(place.folder), "-c", "user.name=u", "-c", "user.email=u@example.org")
     (place.folder / "a.py").write_text("")
     for words in (("init", "-b", "trunk"), ("add", "a.py"), ("commit", "-m", "first")):
@@ -54,6 +62,9 @@ def test_race_is_recorded_as_the_users_own(place: Place) -> None:
         foreign = {"threads", "timing", "conv_algorithm", "malloc", "framework", "frameworks"}
         foreign |= {"levels", "window_steps", "pythons", "protocol", "executor", "nodes"}
         assert not foreign & run.data.params.keys()
+        assert not {"framework", "model", "dataset"} & tags.keys()
+        assert all(run.data.params.values())
+        assert not run.inputs.dataset_inputs
 
 
 @pytest.mark.parametrize(
@@ -64,6 +75,7 @@ def test_race_is_recorded_as_the_users_own(place: Place) -> None:
         ({"level": "a=true", "pairing": "interleaved"}, "takes no turns"),
         ({"level": "a=true", "partition": "gpu"}, "executor=slurm"),
         ({"level": "a=true", "frameworks": "pytorch"}, "no setting"),
+        ({"level": "a=true", "vary": "threads=1,2"}, "not a setting of a single cell"),
         ({"level": "a=true", "command": "x"}, "set level or file instead"),
         ({"level": "a=true", "fail_if": "slower:wal_seconds"}, "did you mean wall_seconds?"),
         ({"level": "a=true", "fail_if": "slower:speed"}, "[outcomes.NAME]"),

@@ -64,6 +64,8 @@ def test_levels_run_in_their_environments_at_their_commits(
     commits = [levels[name]["level.commit"] for name in ("old", "new", "dirty")]
     assert commits[:2] == [old, new]
     assert commits[2].startswith(f"{new}+changes.")
+    shown = [levels[name]["mlflow.source.git.commit"] for name in ("old", "new", "dirty")]
+    assert shown == [old, new, new]
     (folder,) = place.journal.iterdir()
     result = json.loads((folder / "report" / "comparison.json").read_text())
     versions = {level: facts.get("version.tiny") for level, facts in result["environment"].items()}
