@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
@@ -193,11 +193,6 @@ def delivered(folder: Path, server: str) -> int:
         return 0
 
 
-def is_delivered(folder: Path, server: str) -> bool:
-    """Return whether a server has confirmed all records of a journal."""
-    return 0 < (folder / RECORDS).lstat().st_size == delivered(folder, server)
-
-
 def mark_delivered(folder: Path, offset: int, server: str) -> None:
     """Save how much of the journal a server has confirmed, for `delivered`.
 
@@ -272,18 +267,6 @@ def descriptions(root: Path, run_id: str) -> list[tuple[Path, dict[str, Any]]]:
 def campaigns(root: Path) -> list[Path]:
     folders = [path.parent for path in root.glob(f"*/{CAMPAIGN}")]
     return sorted(folders, key=lambda folder: (folder / CAMPAIGN).lstat().st_mtime_ns)
-
-
-@contextmanager
-def hold(folder: Path) -> Iterator[bool]:
-    """Keep other processes from writing a journal; yield False if one does."""
-    with _open_records(folder) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
 
 
 def write_atomically(path: Path, text: str) -> None:
