@@ -481,7 +481,7 @@ class CampaignSettings:
     )
     resume: str = setting(
         "",
-        "a campaign's run id, or last: run only what is missing",
+        "a run id, or last: run what is missing, or more blocks",
         group="design",
         not_logged=True,
     )

@@ -237,7 +237,6 @@ def test_missing_records_are_one_line_and_are_not_begun_again(
     (tmp_path / "c" / journal.RECORDS).unlink()
     for words in (
         ["lenet", "--resume=c", "--frameworks=pytorch", f"--journal={tmp_path}"],
-        ["extend", "--run=c", f"--journal={tmp_path}"],
         ["replay", f"--journal={tmp_path}/c"],
         ["replay", f"--journal={tmp_path}/none"],
     ):
