@@ -12,7 +12,7 @@ from experiments.comparison.report.canvas import Figure
 from experiments.comparison.report.rendering import Document
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
 from experiments.config.console import Table
-from tracking import spreadsheet
+from tracking import plain
 
 SCHEMA_VERSION = 2
 VERDICTS = "verdicts.json"
@@ -146,4 +146,4 @@ def as_table(comparison: Comparison) -> str:
 def as_csv(comparison: Comparison) -> str:
     """Return the rows as CSV, with the fields of `Row` as columns."""
     names = [field.name for field in dataclasses.fields(Row)]
-    return spreadsheet.as_csv([names, *(tuple(vars(row).values()) for row in comparison.rows)])
+    return plain.as_csv([names, *(tuple(vars(row).values()) for row in comparison.rows)])
