@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import mmap
 import os
 import shlex
-import stat
 import threading
 import zlib
 from collections import deque
@@ -57,8 +55,7 @@ class Journal:
             if (folder / CAMPAIGN).exists():  # a campaign without its records cannot go on
                 _open_records(folder).close()
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
-            _require_regular(self._file)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise UsageError(
                 ErrorCode.UNWRITABLE,
@@ -181,12 +178,12 @@ def delivered(folder: Path, server: str) -> int:
     nothing.
     """
     try:
-        with open_regular(folder / DELIVERED) as file:
+        with (folder / DELIVERED).open("rb") as file:
             first, _, address = file.read(4_096).decode().partition("\n")
         offset = int(first)
         if address.strip() != _public(server) or offset <= 0:
             return 0
-        with open_regular(folder / RECORDS) as file:
+        with (folder / RECORDS).open("rb") as file:
             file.seek(offset - 1)
             return offset if file.read(1) == b"\n" else 0
     except (OSError, ValueError, OverflowError):
@@ -216,8 +213,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
         UsageError: The file is missing or damaged.
     """
     try:
-        with open_regular(folder / CAMPAIGN) as file:
-            description: dict[str, Any] = json.loads(file.read())
+        description: dict[str, Any] = json.loads((folder / CAMPAIGN).read_bytes())
         if description.pop(CHECKSUM) != _checksum(description):
             raise ValueError
         if not all(isinstance(description.get(name, kind()), kind) for name, kind in FIELDS):
@@ -278,26 +274,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _open_records(folder: Path) -> BinaryIO:
     try:
-        return open_regular(folder / RECORDS)
+        return (folder / RECORDS).open("rb")
     except OSError as error:
         raise UsageError(
             ErrorCode.UNREADABLE,
             f"{folder / RECORDS} cannot be read: {error.strerror}; put it back from a copy, or "
             "name another journal",
         ) from None
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read. Raises OSError for a pipe too, which would be waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    _require_regular(descriptor)
-    return os.fdopen(descriptor, "rb")
-
-
-def _require_regular(descriptor: int) -> None:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
 
 
 def _parsed(line: bytes) -> Record:
