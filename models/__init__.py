@@ -59,13 +59,12 @@ def spec(model: str) -> ModelDefinition:
 def _import(model: str, name: str) -> ModuleType:
     """Import a module of a model.
 
-    Raise ModelError for a user's module that fails, ends the process or takes too long.
+    Raise ModelError for a user's module that fails or ends the process.
     """
     if model not in own.folders():
         return import_module(name)
     try:
-        with own.time_limit(own.IMPORT_SECONDS):
-            return import_module(name)
+        return import_module(name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -8,12 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -22,8 +18,6 @@ from models.errors import ErrorCode, ModelError
 
 FOLDERS = "EVENHAND_MODELS"
 OURS = Path(__file__).parent
-IMPORT_SECONDS = 60.0
-AGAIN_SECONDS = 5.0  # code that catches every exception is interrupted once more
 ERROR_CHARACTERS = 500
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -98,28 +92,6 @@ def fault(name: str, error: Exception) -> str:
     files, frames = set(map(str, sources(name))), traceback.extract_tb(error.__traceback__)
     places = [f"{at.filename}, line {at.lineno}: " for at in frames if at.filename in files]
     return f"{places[-1] if places else ''}{reason(error)}"
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the user's code within after so many seconds; in the main thread only.
-
-    Ctrl-C still interrupts it.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise TimeoutError(f"it takes longer than {seconds:g} s")
-
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, handler)
 
 
 def reason(error: BaseException) -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import mmap
 import os
 import shlex
-import stat
 import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
@@ -57,8 +55,7 @@ class Journal:
             if (folder / CAMPAIGN).exists():  # a campaign without its records cannot go on
                 _open_records(folder).close()
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
-            _require_regular(self._file)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise UsageError(
                 ErrorCode.UNWRITABLE,
@@ -181,21 +178,16 @@ def delivered(folder: Path, server: str) -> int:
     nothing.
     """
     try:
-        with open_regular(folder / DELIVERED) as file:
+        with (folder / DELIVERED).open("rb") as file:
             first, _, address = file.read(4_096).decode().partition("\n")
         offset = int(first)
         if address.strip() != _public(server) or offset <= 0:
             return 0
-        with open_regular(folder / RECORDS) as file:
+        with (folder / RECORDS).open("rb") as file:
             file.seek(offset - 1)
             return offset if file.read(1) == b"\n" else 0
     except (OSError, ValueError, OverflowError):
         return 0
-
-
-def is_delivered(folder: Path, server: str) -> bool:
-    """Return whether a server has confirmed all records of a journal."""
-    return 0 < (folder / RECORDS).lstat().st_size == delivered(folder, server)
 
 
 def mark_delivered(folder: Path, offset: int, server: str) -> None:
@@ -221,8 +213,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
         UsageError: The file is missing or damaged.
     """
     try:
-        with open_regular(folder / CAMPAIGN) as file:
-            description: dict[str, Any] = json.loads(file.read())
+        description: dict[str, Any] = json.loads((folder / CAMPAIGN).read_bytes())
         if description.pop(CHECKSUM) != _checksum(description):
             raise ValueError
         if not all(isinstance(description.get(name, kind()), kind) for name, kind in FIELDS):
@@ -274,18 +265,6 @@ def campaigns(root: Path) -> list[Path]:
     return sorted(folders, key=lambda folder: (folder / CAMPAIGN).lstat().st_mtime_ns)
 
 
-@contextmanager
-def hold(folder: Path) -> Iterator[bool]:
-    """Keep other processes from writing a journal; yield False if one does."""
-    with _open_records(folder) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
 def write_atomically(path: Path, text: str) -> None:
     """Write a file in one move, whatever is at its path. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -295,26 +274,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _open_records(folder: Path) -> BinaryIO:
     try:
-        return open_regular(folder / RECORDS)
+        return (folder / RECORDS).open("rb")
     except OSError as error:
         raise UsageError(
             ErrorCode.UNREADABLE,
             f"{folder / RECORDS} cannot be read: {error.strerror}; put it back from a copy, or "
             "name another journal",
         ) from None
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read. Raises OSError for a pipe too, which would be waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    _require_regular(descriptor)
-    return os.fdopen(descriptor, "rb")
-
-
-def _require_regular(descriptor: int) -> None:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
 
 
 def _parsed(line: bytes) -> Record:

@@ -17,12 +17,10 @@ from typing import Any
 
 # Devices that a CUDA program sees.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# One of them exists where programs reach a GPU: Linux, its subsystem on Windows, Jetson.
-DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
+DRIVER = Path("/dev/nvidiactl")  # exists where programs reach a GPU
 LIBRARY = "libnvidia-ml.so.1"
 ANSWER_SECONDS = 2
 UNKNOWN = "not known: the NVIDIA driver gave no answer"
-SHARED_CARD = "MIG shares the card: the driver counts this for all of its instances together"
 
 # Reasons for slower clocks; idling and the user's own settings (bits 0, 1, 8) do not count.
 THROTTLES = {
@@ -39,17 +37,11 @@ THROTTLES = {
 
 @dataclass(frozen=True)
 class Card:
-    """Device of a CUDA program: a GPU, or a MIG instance of one.
-
-    Attributes:
-        index: Of the GPU, in the order of the PCI bus.
-        parent: UUID of an instance's GPU, or empty.
-    """
+    """GPU of a CUDA program. `index`: in the order of the PCI bus."""
 
     uuid: str
     index: int
     name: str
-    parent: str = ""
 
 
 class Gpu:
@@ -66,22 +58,17 @@ class Gpu:
         self.missing: dict[str, str] = {}
         self.card, self.key = card, f"gpu_{card.index}"
         self._nvml = pynvml
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
-        whole = pynvml.nvmlDeviceGetHandleByUUID(card.parent) if card.parent else self._handle
+        handle = self._handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
         clock, celsius = pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_TEMPERATURE_GPU
         self._readings: dict[str, Callable[[], float]] = {
             "memory_usage_megabytes": lambda: self.memory().used / 1e6,
-            "utilization_percentage": lambda: pynvml.nvmlDeviceGetUtilizationRates(whole).gpu,
-            "temperature_celsius": lambda: pynvml.nvmlDeviceGetTemperature(whole, celsius),
-            "power_usage_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(whole) / 1_000,
-            "clock_megahertz": lambda: clock(whole, pynvml.NVML_CLOCK_SM),
-            "memory_clock_megahertz": lambda: clock(whole, pynvml.NVML_CLOCK_MEM),
-            "clock_limits": lambda: self._clock_limits(whole),
+            "utilization_percentage": lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "temperature_celsius": lambda: pynvml.nvmlDeviceGetTemperature(handle, celsius),
+            "power_usage_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1_000,
+            "clock_megahertz": lambda: clock(handle, pynvml.NVML_CLOCK_SM),
+            "memory_clock_megahertz": lambda: clock(handle, pynvml.NVML_CLOCK_MEM),
+            "clock_limits": self._clock_limits,
         }
-        if card.parent:
-            for name in ("utilization_percentage", "power_usage_watts"):
-                self.missing[name] = SHARED_CARD
-                del self._readings[name]
 
     def read(self) -> dict[str, float]:
         """Return the readings that the device supports, by name.
@@ -93,9 +80,6 @@ class Gpu:
 
     def joules(self) -> float | None:
         """Return the device's energy counter since its driver was loaded."""
-        if self.card.parent:
-            self.missing["energy"] = SHARED_CARD
-            return None
         read = self._nvml.nvmlDeviceGetTotalEnergyConsumption
         return self._try("energy", lambda: read(self._handle) / 1_000)
 
@@ -112,11 +96,11 @@ class Gpu:
         """Return NVML's `total`, `free` and `used` bytes."""
         return self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
 
-    def _clock_limits(self, whole: Any) -> float:
+    def _clock_limits(self) -> float:
         try:
-            return float(self._nvml.nvmlDeviceGetCurrentClocksEventReasons(whole))
+            return float(self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
         except self._nvml.NVMLError_FunctionNotFound:  # drivers before 535
-            return float(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole))
+            return float(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
 
     def _try(self, name: str, reading: Callable[[], float]) -> float | None:
         try:
@@ -139,8 +123,7 @@ def visible_cards(variables: Mapping[str, str] | None = None) -> tuple[Card, ...
     """Return the devices that CUDA shows to a process, in its order.
 
     Numbers of CUDA_VISIBLE_DEVICES follow the PCI bus, as cells are started; UUIDs may be
-    shortened. The first entry that names no device ends the list. Of a GPU in MIG mode CUDA takes
-    one instance.
+    shortened. The first entry that names no device ends the list.
 
     Args:
         variables: of the process; those of this one by default.
@@ -151,7 +134,7 @@ def visible_cards(variables: Mapping[str, str] | None = None) -> tuple[Card, ...
     cards = _cards()
     text = (os.environ if variables is None else variables).get(VISIBLE)
     if text is None:
-        return tuple(instances[0] for instances in cards if instances)
+        return tuple(cards)
     chosen: list[Card] = []
     for entry in map(str.strip, text.split(",")):
         card = _named(entry, cards)
@@ -173,7 +156,7 @@ def open_devices(uuids: Sequence[str] = ()) -> list[Gpu]:
         if not cards:
             raise LookupError(f"{VISIBLE}={os.environ.get(VISIBLE, '')} names no device")
         return [Gpu(cards[0])]
-    by_uuid = {card.uuid: card for instances in _cards() for card in instances}
+    by_uuid = {card.uuid: card for card in _cards()}
     return [Gpu(by_uuid[uuid]) for uuid in uuids]
 
 
@@ -195,7 +178,7 @@ def names_from_helper() -> list[str]:
     No process starts where neither a device nor a library path shows a driver.
     """
     folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
-    if not any(map(os.path.exists, (*DRIVER, *(Path(text, LIBRARY) for text in folders)))):
+    if not any(path.exists() for path in (DRIVER, *(Path(text, LIBRARY) for text in folders))):
         return []
     try:
         helper = subprocess.Popen(
@@ -218,51 +201,24 @@ def names_from_helper() -> list[str]:
     return answer
 
 
-def _cards() -> list[list[Card]]:
-    """Return, for each GPU in the order of the PCI bus, itself or its MIG instances."""
+def _cards() -> list[Card]:
+    """Return the GPUs in the order of the PCI bus."""
     import pynvml
 
     pynvml.nvmlInit()
-    cards = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = pynvml.nvmlDeviceGetUUID(handle)
-        try:
-            is_divided = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-        except pynvml.NVMLError:  # most cards, and old drivers, have no such mode
-            is_divided = False
-        if is_divided:
-            cards.append(_instances(handle, index, uuid))
-        else:
-            cards.append([Card(uuid, index, pynvml.nvmlDeviceGetName(handle))])
-    return cards
+    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+    return [
+        Card(pynvml.nvmlDeviceGetUUID(handle), index, pynvml.nvmlDeviceGetName(handle))
+        for index, handle in enumerate(handles)
+    ]
 
 
-def _instances(handle: Any, index: int, uuid: str) -> list[Card]:
-    import pynvml
-
-    instances = []
-    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-        except pynvml.NVMLError_NotFound:
-            continue
-        name = pynvml.nvmlDeviceGetName(instance)
-        instances.append(Card(pynvml.nvmlDeviceGetUUID(instance), index, name, uuid))
-    return instances
-
-
-def _named(entry: str, cards: list[list[Card]]) -> Card | None:
-    """Return the device that an entry of CUDA_VISIBLE_DEVICES names; None if there is none."""
+def _named(entry: str, cards: Sequence[Card]) -> Card | None:
+    """Return the GPU that an entry of CUDA_VISIBLE_DEVICES names; None if there is none."""
     if entry.isdecimal():
-        return next(iter(cards[int(entry)]), None) if int(entry) < len(cards) else None
-    chosen: list[Card] = []
-    for instances in filter(None, cards):
-        if entry.startswith("MIG-"):
-            chosen += [card for card in instances if card.uuid.startswith(entry)]
-        elif entry.startswith("GPU-"):
-            first = instances[0]
-            chosen += [first] if (first.parent or first.uuid).startswith(entry) else []
+        return cards[int(entry)] if int(entry) < len(cards) else None
+    is_uuid = entry.startswith("GPU-")
+    chosen = [card for card in cards if is_uuid and card.uuid.startswith(entry)]
     return chosen[0] if len(chosen) == 1 else None
 
 

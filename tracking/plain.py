@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 SHOWN_CHARACTERS = 80
@@ -30,6 +32,15 @@ def path(path: str | Path) -> str:
     """Return the end of a path in a single line: a file's name says more than its first folder."""
     text = str(path)
     return line(text) if len(text) <= SHOWN_CHARACTERS else f"…{line(text[-SHOWN_CHARACTERS:])}"
+
+
+def as_csv(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as lines of CSV."""
+    import csv  # --help imports this module
+
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return visible(text.getvalue())
 
 
 def _visible(character: str) -> str:

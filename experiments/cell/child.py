@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tracking.journal import open_regular
-
 GRACE_SECONDS = 5.0
 DRAIN_SECONDS = 0.02
 LINES_OF_AN_ERROR, BYTES_OF_AN_ERROR = 40, 2**16
@@ -118,7 +116,7 @@ class Child:
     def last_lines(self) -> list[str]:
         """Return the end of the standard error."""
         text = ""
-        with suppress(OSError), open_regular(self._log) as file:  # the process may have changed it
+        with suppress(OSError), self._log.open("rb") as file:  # the process may have changed it
             file.seek(max(0, file.seek(0, os.SEEK_END) - BYTES_OF_AN_ERROR))
             text = file.read().decode(errors="replace")
         return text.strip().splitlines()[-LINES_OF_AN_ERROR:] or ["no output"]

@@ -20,10 +20,9 @@ USAGE = {
     "evenhand NAME [--preset PRESET] --help": "its settings, with the defaults of that preset",
     "evenhand NAME --help all": "all settings, with their bounds, and the presets",
     "evenhand --version": "the version of evenhand",
-    "evenhand --completion bash|zsh|fish": "a script for the shell, which completes these",
 }
 # Options without an experiment or command.
-OPTIONS = ("--help", "--version", "--completion")
+OPTIONS = ("--help", "--version")
 INDENT, COLUMN = 6, 20
 ALL = "all"
 

@@ -50,20 +50,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def _dispatch(words: Sequence[str]) -> int:
-    if shell.COMPLETING in os.environ:
-        from experiments.cli import completion
-
-        print(completion.answer(os.environ[shell.COMPLETING]))
-        return DONE
     name, *rest = words or ["--help"]
     if name in ("-h", "--help", "help"):
         print(help.overview())
     elif name == "--version":
         print(f"evenhand {shell.version()}")
-    elif name == "--completion":
-        from experiments.cli import completion
-
-        print(completion.script(rest))
     elif {"-h", "--help"} & set(rest):
         print(help.page(entries.load(name), rest))
     elif name.startswith("-"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.config import variation
 from experiments.config.settings import CampaignSettings
-from tracking import cpus, provenance
+from tracking import cpus, plain, provenance
 from tracking.errors import ErrorCode, UsageError
 from tracking.nvml import DRIVER, VISIBLE
 
@@ -173,8 +173,14 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
             name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)
         ):
             raise UsageError(ErrorCode.ENVIRONMENT, f"{name}={variables[name]} is set: {why}")
-    numbered = not variables.get(VISIBLE, "").startswith(("GPU-", "MIG-"))
-    if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
+    visible = variables.get(VISIBLE, "")
+    if visible.startswith("MIG-"):
+        raise UsageError(
+            ErrorCode.ENVIRONMENT,
+            f"{VISIBLE}={plain.short(visible)}: instances of MIG are not measured; "
+            "name a whole GPU (nvidia-smi -L)",
+        )
+    if not visible.startswith("GPU-") and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
         raise UsageError(
             ErrorCode.ENVIRONMENT,
             f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; "
@@ -224,4 +230,4 @@ def may_have_gpu(variables: Mapping[str, str]) -> bool:
     Args:
         variables: Environment variables of the framework's process.
     """
-    return variables.get(VISIBLE) != "" and any(path.exists() for path in DRIVER)
+    return variables.get(VISIBLE) != "" and DRIVER.exists()

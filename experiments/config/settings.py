@@ -28,7 +28,6 @@ MAX_BYTES = 65_536
 fields: Callable[[Any], tuple[dataclasses.Field[Any], ...]] = dataclasses.fields
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
-MAX_CHARACTERS = 4_096
 MAX_VALUES = 256
 MAX_PATH_BYTES, MAX_NAME_BYTES = 4_000, 255
 # Upper bounds that several settings share: far above any measurement, and far below a machine
@@ -483,7 +482,7 @@ class CampaignSettings:
     )
     resume: str = setting(
         "",
-        "a campaign's run id, or last: run only what is missing",
+        "a run id, or last: run what is missing, or more blocks",
         group="design",
         not_logged=True,
     )
@@ -752,7 +751,7 @@ def convert(name: str, text: str, kind: Any) -> Any:
     """Return the value of a field's type that a text of the command line stands for.
 
     Raises:
-        UsageError: if there is no such value. Only ASCII digits are accepted.
+        UsageError: if there is no such value.
     """
     text = _check_text(name, text)
     if typing.get_origin(kind) is tuple:
@@ -762,7 +761,6 @@ def convert(name: str, text: str, kind: Any) -> Any:
     if kind is str:
         return text
     try:
-        text.encode("ascii")
         if kind is bool:
             return BOOLEANS[text.lower()]
         return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
@@ -785,12 +783,7 @@ def _listed(name: str, text: str) -> list[str]:
 
 
 def _check_text(name: str, text: str) -> str:
-    """Return a text unchanged if it is short and printable."""
-    if len(text) > MAX_CHARACTERS:
-        raise UsageError(
-            ErrorCode.TOO_LARGE,
-            f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}",
-        )
+    """Return a text unchanged if it is printable."""
     if plain.CONTROLS.search(text):
         raise UsageError(
             ErrorCode.INVALID_VALUE,

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-COMPLETING = "_EVENHAND_COMPLETE"
 FAULTS = Path(".evenhand/faults")
 SERVER = "MLFLOW_TRACKING_URI"
 

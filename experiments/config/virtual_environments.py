@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -59,12 +57,12 @@ class VirtualEnvironment:
     """Content of a virtual environment.
 
     requirements: lines as in a requirements file, `-r` and `-c` included.
-    constraints: lines of a constraints file. python: version, or path of an interpreter; empty:
-    this one's. folder: that paths in the lines are relative to.
+    preferred: pins that hold where the requirements allow them. python: version, or path of an
+    interpreter; empty: this one's. folder: that paths in the lines are relative to.
     """
 
     requirements: tuple[str, ...]
-    constraints: tuple[str, ...] = ()
+    preferred: tuple[str, ...] = ()
     python: str = ""
     folder: Path = Path()
 
@@ -76,7 +74,7 @@ class VirtualEnvironment:
         """
         parts = {
             "requirements": list(_content(self.requirements, self.folder)),
-            "constraints": self.constraints,
+            "preferred": self.preferred,
             "python": self.python or [platform.python_version(), sys.base_prefix],
             "platform": [platform.system(), platform.machine(), *platform.libc_ver()],
         }
@@ -172,46 +170,16 @@ def frameworks_of_levels(settings: CampaignSettings) -> tuple[str, ...]:
 def of_level(framework: str, version: str) -> VirtualEnvironment:
     """Return the environment of a framework's cells at one of `levels`.
 
-    The project's constraints hold for all others, except for what depends on the pinned versions:
-    their own dependencies that no other package of a cell needs, and packages that are released
-    together with them.
+    The project's constraints are preferred: a package has another version only if the named
+    versions need it, or if it is released together with one of them.
     """
     pinned = check_pins(version).keys()
-    base = dict.fromkeys(
-        map(canonical, (*frameworks.described(framework).distributions, *OF_CELLS))
-    )
+    base = map(canonical, (*frameworks.described(framework).distributions, *OF_CELLS))
+    others = dict.fromkeys(name for name in base if name not in pinned)
     free = set(pinned).union(*(group for group in provenance.RELEASED_TOGETHER if group & pinned))
-    free |= _closure(free) - _closure(base.keys() - free, without=free)
     constraints = CONSTRAINTS.read_text(encoding="utf-8") if CONSTRAINTS.exists() else ""
-    return VirtualEnvironment(
-        (*version.split(), *(name for name in base if name not in pinned)),
-        tuple(
-            line
-            for line in constraints.splitlines()
-            if "==" in line and canonical(line.partition("==")[0]) not in free
-        ),
-    )
-
-
-def _needs(name: str) -> Iterator[str]:
-    """Yield the packages that an installed one requires; one that is missing here, none."""
-    from packaging.requirements import Requirement  # a tenth of what --help may take
-
-    with suppress(importlib.metadata.PackageNotFoundError):
-        for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
-            if not requirement.marker or requirement.marker.evaluate({"extra": ""}):
-                yield canonical(requirement.name)
-
-
-def _closure(names: Iterable[str], without: Collection[str] = ()) -> set[str]:
-    """Return packages and all that they require, except for some and what only those require."""
-    closure, waiting = set[str](), list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in closure and name not in without:
-            closure.add(name)
-            waiting += _needs(name)
-    return closure
+    preferred = (line for line in constraints.split() if line.partition("==")[0] not in free)
+    return VirtualEnvironment((*version.split(), *others), tuple(preferred))
 
 
 def _content(lines: Sequence[str], folder: Path) -> Iterator[str]:

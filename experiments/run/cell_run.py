@@ -28,7 +28,7 @@ from models import frameworks
 from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
-from tracking.journal import open_regular, write_atomically
+from tracking.journal import write_atomically
 from tracking.records import (
     Artifact,
     DatasetUsed,
@@ -226,8 +226,7 @@ def record_script_results_of_job(
     if metrics:
         folder = _folder_of(key, opened.run)
         with suppress(OSError, ValueError):
-            with open_regular(journal / folder / METRICS) as file:
-                recorded = json.loads(file.read())
+            recorded = json.loads((journal / folder / METRICS).read_bytes())
             _keep_metrics(opened.run, journal, folder, {**recorded, **metrics}, write)
 
 

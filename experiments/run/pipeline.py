@@ -132,7 +132,7 @@ def restart(
     Raises:
         UsageError: If it is not found, or its settings cannot become those of this call.
     """
-    folder = resume.find("resume", run_id, root, study)
+    folder = resume.find(run_id, root, study)
     records = Journal(folder)  # locked before minutes of preparation
     try:
         description = journal.read_campaign(folder)

@@ -18,13 +18,10 @@ from experiments.run.cell_run import environment_digest, source_folder
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import journal_option
 from models import own as own_models
-from tracking import journal, provenance
+from tracking import journal, plain, provenance
 from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
 from tracking.records import Tags
-
-# Folders among the campaigns' journals that are no campaigns.
-OTHERS = ("sweep", "export")
 
 
 def settings_of(
@@ -95,14 +92,13 @@ def record_length(
     journal.write_campaign(records.folder, {**description, "settings": {**before, **now}})
 
 
-def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
+def find(run_id: str, root: Path, study: str) -> Path:
     """Return the journal folder of a campaign.
 
     Args:
-        option: What the user set, for the error.
         run_id: The campaign's run id, or `last`.
         root: The folder of the journals.
-        study: Of which it has to be, if any.
+        study: Of which it has to be.
 
     Raises:
         UsageError: If there is none.
@@ -110,7 +106,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
     folders = [
         folder
         for folder, description in journal.descriptions(root, run_id)
-        if description["study"] == study or (not study and description["study"] not in OTHERS)
+        if description["study"] == study
     ]
     for folder in reversed(folders):
         if run_id in ("last", folder.name):
@@ -118,7 +114,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
     names = ", ".join(folder.name for folder in folders[-5:]) or "none"
     raise UsageError(
         ErrorCode.NOT_FOUND,
-        f"{option}: no such campaign{f' of {study}' if study else ''} in journal={root}; "
+        f"resume={plain.short(run_id)}: no such campaign of {study} in journal={root}; "
         f"have {names}",
     )
 
@@ -137,11 +133,12 @@ def same_settings(
     may_change = settings_.not_logged_names(settings) - {"name"} | open_ended(settings)
     for name in set(overrides) - may_change:
         before = getattr(settings, name)
+        right = "set max_blocks" if name == "blocks" else "start anew"
         if before != getattr(requested, name):
             raise UsageError(
                 ErrorCode.CHANGED,
                 f"resume: {name} was {settings_.to_text(before)} at the beginning "
-                f"and cannot become {overrides[name]}; start anew",
+                f"and cannot become {overrides[name]}; {right}",
             )
     changed = set(overrides) & {"cache", "journal", "register", *open_ended(settings)}
     if overrides.get("executor") == "local":  # options of the cluster go with it
@@ -220,51 +217,17 @@ def reported_looks(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
     return tuple(sorted({*looks, blocks})) if reported > looked else looks
 
 
-def request(
-    run_id: str, blocks: int, budget: str, root: Path
-) -> tuple[str, str, Mapping[str, str]]:
-    """Return study, run id and overrides of `pipeline.restart` for more blocks of a campaign.
-
-    Of a fixed number of blocks it gets that many on top. A campaign that goes on until it is
-    settled may go on for that many more than it has run.
-
-    Args:
-        run_id: Id of its run, or `last`.
-        blocks: How many.
-        budget: How long the launch may take.
-        root: The folder of the journals.
-
-    Raises:
-        UsageError: If there is no such campaign, or it is still running.
-    """
-    folder = find(f"run={run_id}", run_id, root)
-    description = journal.read_campaign(folder)
-    Journal(folder).close()  # raises while another process writes it
-    settings: CampaignSettings = settings_.from_values(
-        studies.load(description["study"]).settings, description["settings"]
-    )
-    last = settings.blocks + blocks
-    if settings.until_settled:
-        results = journal_runs.cell_results(folder).items()
-        succeeded = [key for key, result in results if result.ok and key.startswith("block-")]
-        last = max(map(journal_runs.block_of, succeeded), default=0) + blocks
-    if last > MAX_BLOCKS:
-        raise UsageError(
-            ErrorCode.TOO_LARGE,
-            f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}",
-        )
-    overrides = {"blocks": str(last), "budget": budget, "journal": str(root)}
-    if settings.until_settled:
-        overrides["max_blocks"] = str(max(last, settings.max_blocks))
-        del overrides["blocks"]
-    return description["study"], folder.name, overrides
-
-
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:
+    """Return the command that continues a campaign for more blocks; None if it has no more."""
     settings, recorder = campaign.settings, campaign.recorder
-    is_spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
-    if is_spent or blocks > MAX_BLOCKS:
+    finished = max(campaign.looks, default=0) if settings.until_settled else settings.blocks
+    is_spent = settings.until_settled and finished == settings.max_blocks
+    if is_spent or finished + blocks > MAX_BLOCKS:
         return None
-    command = ("extend", recorder.run_id, f"--blocks={blocks}")
+    length = [f"--blocks={finished + blocks}"]
+    if settings.until_settled:
+        length = [f"--max_blocks={max(finished + blocks, settings.max_blocks)}"]
+        length += ["--budget=none"] if settings.budget != "none" else []
+    command = (campaign.prepared.study, f"--resume={recorder.run_id}", *length)
     more = f"{blocks:,} more block{'s' * (blocks > 1)}"
     return Advice(more, command, tuple(journal_option(recorder.folder.parent)))

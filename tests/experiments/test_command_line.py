@@ -1,10 +1,9 @@
-"""Command line: forms of a call, help, completion, faults, and modules of the user."""
+"""Command line: forms of a call, help, faults, and modules of the user."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -131,7 +130,7 @@ def test_help_of_a_race_has_what_its_exit_code_and_its_judgement_depend_on() -> 
     ("words", "named", "not_named"),
     [
         (["--typo"], {"--help", "--version"}, {"parity", "import", "export"}),
-        (["--versoin"], {"--version"}, {"--completion"}),
+        (["--versoin"], {"--version"}, {"--help"}),
         (["parit"], {"parity"}, {"import"}),
         (["zzz"], {"--help"}, {"parity"}),
         (["race", "--typo"], {"--help all"}, {"timeout"}),
@@ -221,48 +220,6 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-
-
-def test_bash_completes_names_settings_and_values(script: Path) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("bash is not installed")
-    lines = {
-        "evenhand capt": "captioning",
-        "evenhand --vers": "--version",
-        "evenhand captioning --formul": "--formulation",
-        "evenhand captioning --device cu": "cuda",
-        "evenhand captioning --device = cu": "cuda",  # bash's own way to split --device=cu
-        "evenhand captioning --aa --thr": "--threads",
-        "evenhand lenet --preset so": "sound",
-        "evenhand parity --models mobile": "mobilenet_v2",
-        "evenhand compare --frameworks x": "",
-        "evenhand sweep --frameworks pytorch,tensorflow+e": "pytorch,tensorflow+eager",
-    }
-    answer = "_evenhand_completion evenhand; echo ${COMPREPLY[*]}; COMPREPLY=()"
-    answers = "\n".join(
-        f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}; {answer}" for line in lines
-    )
-    program = f'eval "$(evenhand --completion bash)"\n{answers}'
-    path = f"{script.parent}:{os.environ['PATH']}"
-    done = run([bash, "--norc", "-c", program], PATH=path)
-    assert dict(zip(lines, done.stdout.splitlines(), strict=True)) == lines, done.stderr
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_have_a_script_and_values(
-    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["--completion", shell]) == DONE
-    assert f"_EVENHAND_COMPLETE={shell}_complete" in capsys.readouterr().out
-    assert main(["--completion", "tcsh"]) == WRONG_CALL
-    capsys.readouterr()
-    word = "--device=cu"
-    monkeypatch.setenv("_EVENHAND_COMPLETE", f"{shell}_complete")
-    monkeypatch.setenv("COMP_WORDS", f"evenhand lenet {word}")
-    monkeypatch.setenv("COMP_CWORD", "2" if shell == "zsh" else word)
-    assert main([]) == DONE
-    assert "--device=cuda" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", ["script", "module"])

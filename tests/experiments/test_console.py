@@ -1,4 +1,4 @@
-"""Output for terminals and spreadsheets: names from outside cannot act there."""
+"""Output for terminals and tables: names from outside cannot act there."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.comparison import compare
-from experiments.comparison.analyses import hypotheses
-from experiments.comparison.analyses.hypotheses import HypothesisResult
 from experiments.comparison.report import writing
 from experiments.config.console import Display, PlainConsole
-from experiments.metrics import Hypothesis
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, frame
 from tests.experiments.datasets.folders import kaggle
 from tracking import plain
-from tracking.spreadsheet import as_csv
 
 HOSTILE = "run\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp\u2066\x00\x7f\r\x85"
 UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -112,39 +108,14 @@ def test_file_of_the_data_is_named_escaped(place: Place, tmp_path: Path) -> None
     assert "dataset_\\x1b[2J\\x1b]0;owned\\x07.json" in done.stderr
 
 
-FORMULAS = (
-    "=1+1",
-    "+cmd|' /C calc'!A0",
-    "-2+3",
-    "@SUM(A1)",
-    "\t=1",
-    "\r=1",
-    "＝1+1",
-    '=HYPERLINK("http://a.org","b")',
-)
-
-
-def parse(text: str) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(text, newline="")))
-
-
-def test_formulas_are_text_and_numbers_stay_numbers() -> None:
-    (row,) = parse(as_csv([[*FORMULAS, "plain"]]))
-    assert row == [*("'" + plain.visible(text) for text in FORMULAS), "plain"]
-    values = [1, -1, -0.5, 1e-300, True, None, "-0.5", "+3", "-1e-05", "1.34× faster", "x", ""]
-    (row,) = parse(as_csv([values]))
-    assert row == ["" if value is None else str(value) for value in values]
-
-
-@pytest.mark.parametrize("text", FORMULAS)
-def test_tables_of_a_report_have_no_formula(text: str) -> None:
+def test_tables_of_a_report_show_control_characters() -> None:
     comparison = compare(
-        frame(levels=("pytorch", text), factors={text: 1.2}), baseline="pytorch", outcomes=[STEP]
+        frame(levels=("pytorch", HOSTILE), factors={HOSTILE: 1.2}),
+        baseline="pytorch",
+        outcomes=[STEP],
     )
-    (row,) = csv.DictReader(io.StringIO(writing.as_csv(comparison), newline=""))
-    assert row["b"] == "'" + plain.visible(text)
+    text = writing.as_csv(comparison)
+    assert not UNSEEN.search(text)
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+    assert row["b"] == plain.visible(HOSTILE)
     assert float(row["estimate"]) == comparison.rows[0].estimate
-    result = HypothesisResult(Hypothesis(text, text, "learning", STEP, text), None, text)
-    for line in parse(hypotheses.as_csv([result])):
-        for cell in line:
-            assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))

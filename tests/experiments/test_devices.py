@@ -38,6 +38,7 @@ from tracking.store import Store
         {"NVIDIA_TF32_OVERRIDE": "1"},
         {"CUDA_LAUNCH_BLOCKING": "1"},
         {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "1"},
+        {"CUDA_VISIBLE_DEVICES": "MIG-000000a0"},
     ],
 )
 def test_variables_that_change_a_gpus_figures_are_refused(variables: dict[str, str]) -> None:
@@ -120,7 +121,7 @@ def test_auto_queries_the_frameworks_if_nvml_does_not_answer(
 ) -> None:
     """Simulate a container with CUDA and without NVML."""
     driver = tmp_path / "nvidiactl"
-    monkeypatch.setattr(devices, "DRIVER", (driver,))
+    monkeypatch.setattr(devices, "DRIVER", driver)
     monkeypatch.setenv("EVENHAND_TOY_GPU", visible_to)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     settings = studies.load("captioning").settings(frameworks=("toy", "toy+twin"))

@@ -53,7 +53,7 @@ def test_sweep_has_the_settings_of_jobs() -> None:
     assert parameters == {"executor": "slurm", "nodes": "8", "trials": "40"}
 
 
-@pytest.mark.parametrize("entry_point", ["compare", "extend"])
+@pytest.mark.parametrize("entry_point", ["compare", "import"])
 def test_entry_point_without_jobs_is_refused(entry_point: str) -> None:
     with pytest.raises(UsageError) as error:
         project_backend.parameters(entry_point, {}, {})

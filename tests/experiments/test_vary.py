@@ -158,8 +158,7 @@ def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> N
         "toy-vocabulary-60": "60",
         "toy-vocabulary-70": "70",
     }
-    journal = f"--journal={place.journal}"
-    done = place.call(sys.executable, "-m", "experiments", "extend", "last", "--blocks=1", journal)
+    done = place.resume(blocks="2")
     assert done.returncode == 3, done.stdout + done.stderr
     changed = place.resume(vary="vocabulary=60,80")
     assert (changed.returncode, changed.stderr.count("\n")) == (2, 1), changed.stderr

@@ -197,7 +197,6 @@ for name, content in damages.items():
 
 def test_damaged_files_are_one_line(tmp_path: Path) -> None:
     """A pickle with code, a view of a terabyte, a wrong name, no storage; damaged checkpoints."""
-    # the process of the state dicts is bound to the size of the last file
     scripts = {"checkpoint": CHECKPOINT, "hostile": HOSTILE}
     formatted = {name: script.format(folder=str(tmp_path)) for name, script in scripts.items()}
     results = results_of("pytorch", formatted)
@@ -207,6 +206,7 @@ def test_damaged_files_are_one_line(tmp_path: Path) -> None:
         assert code == ErrorCode.UNREADABLE
         assert f"{tmp_path}/{name}.pth" in text
         assert "\n" not in text
+        assert "weights_only" not in text, "no advice to run the file's code"
     assert "4,000,000,000,000 bytes" in results["hostile"]["view"][1]
     assert len(results["checkpoint"]) == 2
     for _, text in results["checkpoint"]:

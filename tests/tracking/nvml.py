@@ -13,9 +13,8 @@ import pytest
 
 SOURCE = Path(__file__).with_name("nvml_driver.c")
 NAME = "libnvidia-ml.so.1"
-# UUIDs of the driver's GPUs by index, and of the instances of the first in MIG mode.
+# UUIDs of the driver's GPUs by index.
 UUIDS = [f"GPU-{0xA0 + index:08x}-0000-0000-0000-000000000000" for index in range(4)]
-INSTANCES = [f"MIG-000000a0-{number:04x}-0000-0000-000000000000" for number in (1, 2)]
 ANSWERS = {
     "used_bytes": 2e9,
     "utilization_percent": 87,

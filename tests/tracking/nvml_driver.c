@@ -1,5 +1,5 @@
 /* libnvidia-ml.so.1 of a machine whose GPUs answer as the file $NVML_ANSWERS says, "name value" a line, read anew at every call.
-   `cards` GPUs (1); "2.celsius" is that of the GPU with index 2 alone, before "celsius", and "2.instances" turns its MIG mode on.
+   `cards` GPUs (1); "2.celsius" is that of the GPU with index 2 alone, before "celsius".
    Structures, units and errors as NVML's reference documents them; a name that is not there answers "not supported". */
 #include <stdint.h>
 #include <stdio.h>
@@ -12,10 +12,9 @@ enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICI
 
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 
-/* A handle: the GPU's index and 1, and above eight bits the MIG instance and 1, or 0 for the GPU itself. */
-static unsigned card_of(void *device) { return ((uintptr_t)device & 255) - 1; }
-static unsigned instance_of(void *device) { return (uintptr_t)device >> 8; }
-static void *handle(unsigned card, unsigned instance) { return (void *)(uintptr_t)(card + 1 + (instance << 8)); }
+/* A handle: the GPU's index and 1. */
+static unsigned card_of(void *device) { return (unsigned)(uintptr_t)device - 1; }
+static void *handle(unsigned card) { return (void *)(uintptr_t)(card + 1); }
 
 static int read_answer(const char *wanted, double *value) {
     char name[64], path[4096];
@@ -37,7 +36,7 @@ static int answer(void *device, const char *wanted, double *value) {
 
 static int number(void *device, const char *wanted, unsigned *value) {
     double read;
-    int code = instance_of(device) ? NOT_SUPPORTED : answer(device, wanted, &read);
+    int code = answer(device, wanted, &read);
     if (code == OK) *value = (unsigned)read;
     return code;
 }
@@ -45,12 +44,6 @@ static int number(void *device, const char *wanted, unsigned *value) {
 static unsigned cards(void) {
     double count = 1;
     read_answer("cards", &count);
-    return (unsigned)count;
-}
-
-static unsigned instances(unsigned card) {
-    double count = 0;
-    answer(handle(card, 0), "instances", &count);
     return (unsigned)count;
 }
 
@@ -71,51 +64,33 @@ int nvmlDeviceGetCount_v2(unsigned *count) { *count = cards(); return OK; }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     if (index >= cards()) return INVALID_ARGUMENT;
-    *device = handle(index, 0);
+    *device = handle(index);
     return OK;
 }
 
 int nvmlDeviceGetIndex(void *device, unsigned *index) {
-    if (instance_of(device)) return INVALID_ARGUMENT;
     *index = card_of(device);
     return OK;
 }
 
 int nvmlDeviceGetName(void *device, char *name, unsigned size) {
-    snprintf(name, size, instance_of(device) ? "Test GPU MIG 1g.10gb" : "Test GPU");
+    (void)device;
+    snprintf(name, size, "Test GPU");
     return OK;
 }
 
 int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
-    unsigned instance = instance_of(device);
-    snprintf(text, size, "%s-%08x-%04x-0000-0000-000000000000", instance ? "MIG" : "GPU", 0xa0 + card_of(device), instance);
+    snprintf(text, size, "GPU-%08x-0000-0000-0000-000000000000", 0xa0 + card_of(device));
     return OK;
 }
 
 int nvmlDeviceGetHandleByUUID(const char *wanted, void **device) {
     char uuid[96];
-    for (unsigned card = 0; card < cards(); card++)
-        for (unsigned instance = 0; instance <= instances(card); instance++) {
-            nvmlDeviceGetUUID(handle(card, instance), uuid, sizeof uuid);
-            if (!strcmp(uuid, wanted)) { *device = handle(card, instance); return OK; }
-        }
+    for (unsigned card = 0; card < cards(); card++) {
+        nvmlDeviceGetUUID(handle(card), uuid, sizeof uuid);
+        if (!strcmp(uuid, wanted)) { *device = handle(card); return OK; }
+    }
     return NOT_FOUND;
-}
-
-int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *later) {
-    double count;
-    if (answer(device, "instances", &count)) return NOT_SUPPORTED;
-    *now = *later = 1;
-    return OK;
-}
-
-int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) { (void)device; *count = 7; return OK; }
-
-/* The places of instances need not follow each other: those with odd numbers are free. */
-int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **instance) {
-    if (index % 2 || index / 2 >= instances(card_of(device))) return NOT_FOUND;
-    *instance = handle(card_of(device), index / 2 + 1);
-    return OK;
 }
 
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long info[3]) {
@@ -152,7 +127,7 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *mas
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
     double watts, period;
     struct timespec now;
-    if (instance_of(device) || answer(device, "milliwatts", &watts) || answer(device, "counter_seconds", &period)) return NOT_SUPPORTED;
+    if (answer(device, "milliwatts", &watts) || answer(device, "counter_seconds", &period)) return NOT_SUPPORTED;
     clock_gettime(CLOCK_REALTIME, &now);
     double steps = (double)(long long)((now.tv_sec % 1000000 + now.tv_nsec / 1e9) / period);
     *millijoules = (unsigned long long)(steps * period * watts);

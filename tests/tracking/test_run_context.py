@@ -153,9 +153,9 @@ def test_broken_driver_costs_a_script_the_tag_only(place: Place, driver: Driver,
 def test_no_process_starts_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")  # cannot start
-    monkeypatch.setattr(nvml, "DRIVER", ())
+    monkeypatch.setattr(nvml, "DRIVER", Path("/nowhere"))
     assert nvml.names_from_helper() == []
-    monkeypatch.setattr(nvml, "DRIVER", (Path("/dev/null"),))
+    monkeypatch.setattr(nvml, "DRIVER", Path("/dev/null"))
     assert nvml.names_from_helper() == [nvml.UNKNOWN]
 
 

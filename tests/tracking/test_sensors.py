@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
-from tracking.nvml import SHARED_CARD
+from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 from tracking.sensors import (
     Sample,
     Sensors,
@@ -151,14 +150,7 @@ CARDS: dict[str, list[int]] = {
     "GPU-000000a2,0": [2, 0],
     "GPU-0000": [],
     UUIDS[1]: [1],
-}
-# The same of two GPUs, the first of which is divided into two MIG instances.
-MIG_CARDS = {
-    INSTANCES[1]: INSTANCES[1:],
-    "MIG-000000a0-0002": INSTANCES[1:],
-    UUIDS[0]: INSTANCES[:1],
-    "0,1": [INSTANCES[0], UUIDS[1]],
-    "MIG-ffff": [],
+    "MIG-000000a0": [],
 }
 
 
@@ -171,22 +163,6 @@ def test_devices_are_those_that_cuda_sees(driver: Driver) -> None:
         assert keys == [f"gpu_{index}" for index in cards[:1]]
         assert names == ["Test GPU (driver 600.00)"] * len(cards)
         assert bool(missing) == (not cards)
-
-
-def test_mig_instances_are_devices_with_fewer_sensors(driver: Driver) -> None:
-    """Power, energy and utilisation are counted for all instances of a card together."""
-    driver.answers({"0.instances": 2}, cards=2)
-    devices, _ = json.loads(driver.python(VISIBLE, MIG_CARDS))
-    for (uuids, keys, _, _), expected in zip(devices, MIG_CARDS.values(), strict=True):
-        assert (uuids, keys) == (expected, ["gpu_0"] * bool(expected))
-    assert devices[0][2] == ["Test GPU MIG 1g.10gb (driver 600.00)"]
-    script = driver.python(READ, CUDA_VISIBLE_DEVICES=INSTANCES[1])
-    values, counters, missing, _ = json.loads(script)
-    clocks = {"clock_megahertz", "memory_clock_megahertz", "clock_limits"}
-    assert set(values) == {"memory_usage_megabytes", "temperature_celsius", *clocks}
-    assert "gpu_0" not in counters
-    shared = {name for name, reason in missing.items() if reason == SHARED_CARD}
-    assert shared == {"gpu_0_energy", "gpu_0_power_usage_watts", "gpu_0_utilization_percentage"}
 
 
 OTHERS = """

@@ -11,7 +11,7 @@ from experiments.comparison.verdicts import reasons
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Hypothesis, outcome
-from tracking import spreadsheet
+from tracking import plain
 
 SENSORS = {"gpu/temperature": "gpu", "cpu/temperature": "cpu_temperature", "gpu/utilization": "gpu"}
 HEADER = (
@@ -129,4 +129,4 @@ def section(results: Sequence[HypothesisResult], goal: str) -> Section:
 
 def as_csv(results: Sequence[HypothesisResult]) -> str:
     """Return the table of hypotheses as CSV."""
-    return spreadsheet.as_csv([("hypothesis", *HEADER[1:]), *map(cells, results)])
+    return plain.as_csv([("hypothesis", *HEADER[1:]), *map(cells, results)])

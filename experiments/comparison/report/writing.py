@@ -12,8 +12,7 @@ from experiments.comparison.report.canvas import Figure
 from experiments.comparison.report.rendering import Document
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
 from experiments.config.console import Table
-from tracking import spreadsheet
-from tracking import tables as parquet
+from tracking import plain
 
 SCHEMA_VERSION = 2
 VERDICTS = "verdicts.json"
@@ -46,8 +45,6 @@ SUMMARY_KEYS = (
 )
 EXCLUSION_KEYS = ("run_id", "name", "level", "block", "metric", "reason", "code")
 MAX_TERMINAL_ROWS = 100
-# Longest names that Bencher accepts; the end of a metric's key tells more than its beginning.
-MAX_BENCHMARK, MAX_MEASURE = 1_024, 64
 
 
 def write(comparison: Comparison, document: Document, folder: Path) -> Path:
@@ -74,11 +71,6 @@ def write(comparison: Comparison, document: Document, folder: Path) -> Path:
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "comparison.json").write_text(as_text, encoding="utf-8")
     (folder / VERDICTS).write_text(as_table(comparison), encoding="utf-8")
-    dashboard = json.dumps(as_benchmarks(comparison), indent=1, allow_nan=False)
-    (folder / "benchmark.json").write_text(dashboard, encoding="utf-8")
-    names = [field.name for field in dataclasses.fields(Row)]
-    columns = {name: [getattr(row, name) for row in comparison.rows] for name in names}
-    parquet.write(folder / "comparison.parquet", columns)
     return folder / "report.html"
 
 
@@ -128,31 +120,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def as_benchmarks(comparison: Comparison) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the estimates in Bencher Metric Format, for a dashboard that tracks them over time.
-
-    A benchmark is a pair of levels (`b vs a`), with its stratum; a measure is a metric with the
-    kind of its estimate, with the ends of the 95 % interval. A single level is a benchmark too,
-    whose measures are its mean values, geometric for ratios.
-    """
-    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
-    for finding in comparison.findings:
-        row = finding.row
-        suffix = f" [{row.stratum}]" if row.stratum else ""
-        bounds = {"value": row.estimate, "lower_value": row.ci_low, "upper_value": row.ci_high}
-        measures = {
-            (f"{row.b} vs {row.a}", f"{row.metric}/{row.kind}"): bounds,
-            (row.a, row.metric): {"value": finding.a_value},
-            (row.b, row.metric): {"value": finding.b_value},
-        }
-        for (name, measure), values in measures.items():
-            present = {key: value for key, value in values.items() if value is not None}
-            if "value" in present:
-                measured = benchmarks.setdefault(f"{name}{suffix}"[:MAX_BENCHMARK], {})
-                measured[measure[-MAX_MEASURE:]] = present
-    return benchmarks
-
-
 def _summary_as_json(summary: Finding) -> dict[str, Any]:
     row, across = summary.row, summary.across
     assert across is not None
@@ -179,4 +146,4 @@ def as_table(comparison: Comparison) -> str:
 def as_csv(comparison: Comparison) -> str:
     """Return the rows as CSV, with the fields of `Row` as columns."""
     names = [field.name for field in dataclasses.fields(Row)]
-    return spreadsheet.as_csv([names, *(tuple(vars(row).values()) for row in comparison.rows)])
+    return plain.as_csv([names, *(tuple(vars(row).values()) for row in comparison.rows)])

@@ -20,7 +20,7 @@ from experiments.run.campaign import Campaign
 from experiments.run.cell_process import POLL_SECONDS, CellProcess
 from experiments.run.cell_run import CellRun, CellTask
 from experiments.run.scheduler import CellResult, Step
-from tracking import clock, spreadsheet
+from tracking import clock, plain
 from tracking.records import Artifact, RunClosed, RunOutcome
 
 FILE = "turns.csv"
@@ -107,7 +107,7 @@ class Interleaved(Sequential):
     def _keep_turns(self, spec: CellSpec, turns: Sequence[Turn]) -> None:
         rows = [[field.name for field in fields(Turn)], *map(astuple, turns)]
         try:
-            (spec.path / FILE).write_text(spreadsheet.as_csv(rows), encoding="utf-8")
+            (spec.path / FILE).write_text(plain.as_csv(rows), encoding="utf-8")
         except OSError as error:  # a full disk ends the cell by other records
             self._recorder.full_disk = self._recorder.full_disk or str(error)
         else:

@@ -19,7 +19,7 @@ from experiments.workloads import served
 from experiments.workloads.classification import classifier
 from models import own
 from models.contract import Array, Batch, Framework, Weights
-from tracking import spreadsheet
+from tracking import plain
 
 DROP = 0.1
 
@@ -127,7 +127,7 @@ class Classification:
         for name, counts in zip(self._data.classes, self._confusion.tolist(), strict=True):
             rows.append([name, *counts])
         path = self._cell.path / "confusion.csv"
-        path.write_text(spreadsheet.as_csv(rows), encoding="utf-8")
+        path.write_text(plain.as_csv(rows), encoding="utf-8")
         output.artifact("confusion.csv")
         # a logged model carries only the package's own code
         if self.model not in own.folders() and served.is_kept(self._cell):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,43 +155,41 @@ def _is_complete(place: Path) -> bool:
 
 
 def _install(environment: VirtualEnvironment, place: Path) -> None:
-    """Make a virtual environment with compiled bytecode, by uv where it is installed."""
-    python, uv = environment.python or sys.executable, shutil.which("uv")
+    """Make a virtual environment with compiled bytecode."""
+    python, interpreter = environment.python or sys.executable, python_of(place)
+    _uv(environment, f"python={python}", "venv", "--no-project", "--python", python, str(place))
+    if not environment.requirements:
+        return
+    lines = _redaction(environment)(", ".join(environment.requirements))
+    label = f"requirements {plain.short(lines)}"
     arguments = [
         part
         for line in environment.requirements
         for part in (re.split(r"[ =]+", line, maxsplit=1) if line.startswith("-") else [line])
     ]
     with tempfile.TemporaryDirectory() as folder:
-        if environment.constraints:
-            constraints = Path(folder) / "constraints.txt"
-            constraints.write_text("\n".join(environment.constraints), encoding="utf-8")
-            arguments += ["-c", str(constraints)]
-        interpreter = python_of(place)
-        if uv:
-            create = [uv, "venv", "--no-project", "--python", python, str(place)]
-            install = [uv, "pip", "install", "--python", interpreter, "--compile-bytecode"]
-        else:
-            create = [sys.executable, "-m", "virtualenv", "--python", python, str(place)]
-            install = [interpreter, "-m", "pip", "install", "--no-input", "--compile"]
-        _run(create, environment, f"python={python}")
-        if environment.requirements:
-            requirements = _redaction(environment)(", ".join(environment.requirements))
-            label = f"requirements {plain.short(requirements)}"
-            _run([*install, *arguments], environment, label)
+        if environment.preferred:  # uv keeps the versions of a list that exists, where it can
+            names, lock = Path(folder) / "requirements.in", Path(folder) / "requirements.txt"
+            names.write_text("\n".join(environment.requirements), encoding="utf-8")
+            lock.write_text("\n".join(environment.preferred), encoding="utf-8")
+            files = ("--output-file", str(lock), str(names))
+            _uv(environment, label, "pip", "compile", "--python", interpreter, *files)
+            arguments = ["--requirements", str(lock)]
+        options = ("--python", interpreter, "--compile-bytecode")
+        _uv(environment, label, "pip", "install", *options, *arguments)
 
 
-def _run(command: Sequence[str], environment: VirtualEnvironment, label: str) -> None:
-    """Run a program that makes environments.
+def _uv(environment: VirtualEnvironment, label: str, *arguments: str) -> None:
+    """Run uv.
 
     Raises:
         UsageError: If it fails, with the reason in its output.
     """
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-P", "-m", "uv", *arguments],
             cwd=environment.folder,
-            env=_isolated() | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1"},
+            env=_isolated() | {"NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -218,7 +216,7 @@ def _isolated() -> dict[str, str]:
 
 
 def _reason(output: str) -> str:
-    """Return the errors in the output of pip, uv or virtualenv in one line."""
+    """Return the errors in the output of uv in one line."""
     lines = [line.strip(" ×╰─▶│├") for line in output.splitlines()]
     errors = [line for line in lines if line.startswith(("ERROR:", "error:"))] or lines
     text = " ".join(filter(None, errors))

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 
 from tracking import limits
 from tracking.errors import ErrorCode, EvenhandError
-from tracking.journal import open_regular
 from tracking.redaction import Redaction
 
 # Step and value, in the order in which they were reported.
@@ -111,10 +110,10 @@ def read_metrics(path: Path, redact: Redaction) -> Iterator[str]:
     """Yield the lines of a script's file of metrics, without secrets; none if it is missing.
 
     Raises:
-        EvenhandError: If it is no regular file, or too large.
+        EvenhandError: If it cannot be read, or is too large.
     """
     try:
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_METRICS_BYTES:
                 raise EvenhandError(

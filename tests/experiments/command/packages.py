@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,21 +18,25 @@ def make_tiny(folder: Path, version: str, **files: str) -> Path:
     return make_wheel(folder, "tiny", version, py=f"VERSION = {version!r}\n", **files)
 
 
-def make_wheel(folder: Path, name: str, version: str, **files: str) -> Path:
+def make_wheel(
+    folder: Path, name: str, version: str, requires: Sequence[str] = (), **files: str
+) -> Path:
     """Write a wheel, and return its path.
 
     Args:
         folder: Of the wheel.
         name: Of the package.
         version: Of the package.
+        requires: Requirements of the package.
         files: Suffix → text: `py` is `NAME.py`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     content = {
         **{f"{module}.{suffix}": text for suffix, text in files.items()},
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {line}\n" for line in requires),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     path = folder / f"{module}-{version}-py3-none-any.whl"
@@ -44,12 +49,10 @@ def make_wheel(folder: Path, name: str, version: str, **files: str) -> Path:
 
 
 def install_only_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pip and uv use the wheels of a folder, without any network."""
-    for name in ("PIP_NO_INDEX", "UV_NO_INDEX", "UV_OFFLINE"):
+    """Let uv use the wheels of a folder, without any network."""
+    for name in ("UV_NO_INDEX", "UV_OFFLINE", "UV_NO_CACHE"):
         monkeypatch.setenv(name, "1")
-    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
-        monkeypatch.setenv(name, str(folder))
-    monkeypatch.setenv("UV_NO_CACHE", "1")
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
 
 
 def packages_of_this(folder: Path) -> None:

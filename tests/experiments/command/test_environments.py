@@ -23,15 +23,6 @@ from tracking.errors import ErrorCode, UsageError
 PRINT = "import tiny; print(tiny.VERSION)"
 
 
-@pytest.fixture(params=["installed", pytest.param("pip", marks=pytest.mark.slow)])
-def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the product use uv where it is installed, or find none."""
-    if request.param == "pip" and (uv := shutil.which("uv")):
-        folders = os.environ["PATH"].split(os.pathsep)
-        others = [folder for folder in folders if Path(folder) != Path(uv).parent]
-        monkeypatch.setenv("PATH", os.pathsep.join(others))
-
-
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with two versions of a package, which is all that can be installed."""
@@ -68,7 +59,7 @@ def digest_folders(tmp_path: Path) -> list[Path]:
 
 
 def test_two_versions_of_a_package_in_two_environments(
-    tmp_path: Path, wheels: Path, program: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     old, new = make(tmp_path, "tiny==1.0"), make(tmp_path, "tiny==2.0")
@@ -82,7 +73,7 @@ def test_two_versions_of_a_package_in_two_environments(
 
 @pytest.mark.slow
 def test_environment_is_made_once_and_again_if_its_content_or_it_changes(
-    tmp_path: Path, wheels: Path, program: None
+    tmp_path: Path, wheels: Path
 ) -> None:
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("-r more.txt\n")
@@ -135,7 +126,7 @@ print(made.packages["tiny"])
 
 
 def test_packages_on_pythonpath_are_neither_installed_nor_hidden(
-    tmp_path: Path, wheels: Path, program: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shadow = tmp_path / "shadow"
     shutil.unpack_archive(make_tiny(tmp_path / "others", "9.0"), shadow, "zip")
@@ -187,7 +178,6 @@ def test_environment_that_cannot_be_made_is_refused_in_a_line(
     parts: tuple[str, ...],
     tmp_path: Path,
     wheels: Path,
-    program: None,
 ) -> None:
     with pytest.raises(UsageError) as error:
         make(tmp_path, *requirements, **({"python": python} if python else {}))

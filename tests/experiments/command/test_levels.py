@@ -14,10 +14,17 @@ from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config import variation, virtual_environments
 from experiments.config.settings import CampaignSettings
+from experiments.config.virtual_environments import VirtualEnvironment
 from experiments.planning import treatments
 from experiments.run import preparation
+from experiments.workloads.command import environments
 from tests.conftest import Place
-from tests.experiments.command.packages import install_only_from, make_tiny, packages_of_this
+from tests.experiments.command.packages import (
+    install_only_from,
+    make_tiny,
+    make_wheel,
+    packages_of_this,
+)
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.test_until_settled import TOYS
 from tracking.errors import ErrorCode, UsageError
@@ -142,18 +149,35 @@ def test_extra_of_a_package_is_part_of_its_level() -> None:
     assert "tensorflow" not in environment.requirements
 
 
-def test_constraints_hold_for_what_does_not_depend_on_the_version() -> None:
+def test_cells_need_their_packages_and_prefer_the_constraints() -> None:
     environment = virtual_environments.of_level("pytorch", "torch==2.14.1")
-    pinned = dict(line.split("==") for line in environment.constraints)
     assert environment.requirements[0] == "torch==2.14.1"
     assert {"torchvision", *virtual_environments.OF_CELLS} <= set(environment.requirements)
-    assert set(virtual_environments.OF_CELLS) <= pinned.keys()
-    # released together; needed by this package only
-    assert not {"torch", "torchvision", "triton", "sympy"} & pinned.keys()
-    of_numpy = virtual_environments.of_level("pytorch", "numpy==2.3.5")
-    names = {line.partition("==")[0] for line in of_numpy.constraints}
-    assert "numpy" not in names
-    assert {"torch", "torchvision", "triton"} <= names
+    assert "torch" not in environment.requirements
+    constraints = virtual_environments.CONSTRAINTS.read_text().split()
+    free = set(constraints) - set(environment.preferred)
+    assert {line.partition("==")[0] for line in free} == {"torch", "torchvision"}
+
+
+def test_preferred_versions_hold_where_the_level_allows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Release a framework with its parts, as torch with triton, and another package."""
+    for number in (1, 2):
+        needs = (f"inner=={number}", "shared")
+        make_wheel(tmp_path / "wheels", "framework", f"{number}.0", requires=needs)
+        make_wheel(tmp_path / "wheels", "beside", f"{number}.0", (f"framework=={number}",))
+        for name in ("inner", "shared"):
+            make_wheel(tmp_path / "wheels", name, f"{number}.0")
+    install_only_from(tmp_path / "wheels", monkeypatch)
+    preferred = tuple(f"{name}==1.0" for name in ("beside", "framework", "inner", "shared"))
+    for version in ("1.0", "2.0"):
+        lines = (f"framework=={version}", "beside")
+        environment = VirtualEnvironment(lines, preferred, folder=tmp_path)
+        place = environments.make_virtual(environment, tmp_path, lambda _: None)
+        installed = virtual_environments.installed(virtual_environments.python_of(place))
+        expected = dict.fromkeys(("beside", "framework", "inner"), version) | {"shared": "1.0"}
+        assert installed.items() >= expected.items()
 
 
 @pytest.mark.slow

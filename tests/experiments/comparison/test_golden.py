@@ -74,7 +74,7 @@ def two_sides() -> Case:
         "A paper, 2024",
         notes=["A quiet note."],
         more_blocks=lambda count, _: Advice(
-            f"{count} more blocks", ("extend", "--blocks", str(count))
+            f"{count} more blocks", ("captioning", "--resume=RUN", f"--blocks={count}")
         ),
     )
     return spec, table, [], options

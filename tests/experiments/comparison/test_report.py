@@ -95,22 +95,6 @@ def test_json_and_csv_have_the_published_keys(report: tuple[ComparisonResult, Pa
     assert [float(row["estimate"]) for row in rows] == estimates
 
 
-def test_parquet_and_dashboard_have_the_rows(report: tuple[ComparisonResult, Path]) -> None:
-    result, folder = report
-    table = pd.read_parquet(folder / "comparison.parquet")
-    assert list(table.columns) == KEYS.split()
-    assert table["estimate"].tolist() == [row.estimate for row in result.comparison.rows]
-    benchmarks = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))
-    assert set(benchmarks) == {"pytorch", "tensorflow", "tensorflow vs pytorch"}
-    finding = result.comparison.findings[0]
-    row = finding.row
-    bounds = {"value": row.estimate, "lower_value": row.ci_low, "upper_value": row.ci_high}
-    assert benchmarks["tensorflow vs pytorch"][f"{row.metric}/ratio"] == bounds
-    assert benchmarks["pytorch"][row.metric] == {"value": finding.a_value}
-    measures = [measure for levels in benchmarks.values() for measure in levels.values()]
-    assert all(isinstance(value, float) for measure in measures for value in measure.values())
-
-
 def test_outcome_that_the_design_cannot_measure_is_listed_once(tmp_path: Path) -> None:
     table = frame(params={"pairing": "interleaved"}).assign(**{TOTAL: 100.0})
     spec = ComparisonSpec(outcomes=[STEP, TOTAL], primary=[TOTAL])

@@ -16,9 +16,6 @@ import pytest
 from tests.conftest import ROOT, Place, are_gone, wait_for
 from tests.experiments.race import races
 
-# Files of a cell, in a folder that its command can name.
-FILES = ("stdout.txt", "stderr.txt", "metrics.json", "output.log")
-FOLDER = "$(dirname $EVENHAND_METRICS)"
 BACKTRACKS = "(?:a+)+c|loss: ([0-9])"
 
 
@@ -61,33 +58,19 @@ def test_expression_that_backtracks_ends_at_the_timeout(place: Place) -> None:
     assert printed.read_text() == f"{'a' * 60}b\n"
 
 
-def test_pipes_in_place_of_files_are_not_waited_for(place: Place) -> None:
-    make = "rm -f {0}; mkfifo {0}"
-    every = "; ".join(make.format(name) for name in FILES)
+def test_missing_files_and_folders_in_their_place_are_one_line(place: Place) -> None:
     levels = {
-        "files": f"cd {FOLDER}; {every}; echo printed",
-        "fails": f"cd {FOLDER}; {every}; exit 7",
-        "metrics": "mkfifo $EVENHAND_METRICS",
         "folder": "mkdir $EVENHAND_METRICS",
-        "removed": f"rm -r {FOLDER}",
+        "removed": "rm -r $(dirname $EVENHAND_METRICS)",
     }
     write_race(place, levels)
-    began = time.monotonic()
     done = place.call(*races.command(place, file="race.toml"))
-    assert time.monotonic() - began < 100
     assert done.returncode == 1, done.stdout + done.stderr
     tags = {name: races.tags(run) for name, run in races.by_level(place).items()}
-    assert {name: tag["outcome"] for name, tag in tags.items()} == {
-        "files": "ok",
-        "fails": "failed",
-        "metrics": "failed",
-        "folder": "failed",
-        "removed": "ok",
-    }
-    assert "EVENHAND_METRICS" in tags["metrics"]["outcome_reason"]
+    outcomes = {name: tag["outcome"] for name, tag in tags.items()}
+    assert outcomes == {"folder": "failed", "removed": "ok"}
+    assert "EVENHAND_METRICS" in tags["folder"]["outcome_reason"]
     assert "Traceback" not in done.stdout + done.stderr
-    (printed,) = place.journal.glob("*/cells/*-files/*/stdout.txt")
-    assert printed.read_text() == "printed\n"
 
 
 def test_large_file_of_metrics_is_refused(place: Place) -> None:

@@ -28,16 +28,16 @@ from tracking.records import RunClosed, RunOpened, Tags
 from tracking.store import Store
 
 
-def test_extend_runs_the_command_of_the_report(place: Place) -> None:
+def test_command_of_the_report_measures_more_blocks(place: Place) -> None:
     begun = place.run(**TOYS, blocks="2")
     assert begun.returncode == 3, begun.stdout + begun.stderr
     (folder,) = place.journal.iterdir()
-    words = ["extend", folder.name, "--blocks=4"]  # a verdict needs six
+    words = ["captioning", f"--resume={folder.name}", "--blocks=6"]  # a verdict needs six
     (line,) = [line for line in begun.stdout.splitlines() if " ".join(words) in line]
     for name in ("report.md", "report.html"):
         assert " ".join(words) in (folder / "report" / name).read_text()
 
-    command = line[line.index(" ".join(words)) :].replace("--blocks=4", "--blocks=1")
+    command = line[line.index(" ".join(words)) :].replace("--blocks=6", "--blocks=3")
     done = place.call(sys.executable, "-m", "experiments", *shlex.split(command))
     assert done.returncode == 3, done.stdout + done.stderr
     assert journal.read_campaign(folder)["settings"]["blocks"] == 3
@@ -56,7 +56,7 @@ def write_journal(
 ) -> Path:
     """Write the journal of a campaign of two blocks that ran on this machine."""
     records = Journal(root / name)
-    kind = CampaignSettings if study in resume.OTHERS else studies.load(study).settings
+    kind = studies.load(study).settings
     values = asdict(replace(kind(), **settings))
     description = {"study": study, "run": "c", "run_id": name, "settings": values}
     journal.write_campaign(records.folder, {**description, "experiment": "e"})
@@ -95,40 +95,32 @@ def test_restart_locks_journal_before_preparation(
         assert restart() is ErrorCode.NO_RUNS
 
 
-def test_extension_counts_planned_or_finished_blocks(tmp_path: Path) -> None:
-    write_journal(tmp_path, "fixed", blocks=6)
-    *_, overrides = resume.request("fixed", 20, "none", tmp_path)
-    assert overrides == {"blocks": "26", "budget": "none", "journal": str(tmp_path)}
-    write_journal(tmp_path, "open", until="settled", max_blocks=18)
-    study, run_id, overrides = resume.request("last", 20, "none", tmp_path)
-    assert (study, run_id, overrides["max_blocks"]) == ("captioning", "open", "22")
-    *_, overrides = resume.request("open", 4, "2h", tmp_path)
-    assert (overrides["max_blocks"], overrides["budget"]) == ("18", "2h")
-
-
 @pytest.mark.parametrize(
     ("words", "values"),
     [
-        (["cafe"], ["cafe", "have f00d"]),  # a sweep is not listed
+        (["cafe"], ["cafe", "have f00d"]),  # a campaign of another study is not listed
         (["f00d", "--blocks=0"], ["blocks=0"]),
-        (["f00d", "--blocks=10000"], ["10,006", "10,000"]),
+        (["f00d", "--blocks=10001"], ["10001", "10000"]),
         (["f00d", "--budget=2h"], ["budget", "none", "2h"]),
+        (["open", "--blocks=12"], ["blocks", "max_blocks"]),
         (["locked"], ["locked"]),
         (["older"], ["conv_algorithm"]),
     ],
 )
-def test_extend_refusals_are_one_line(
+def test_refusals_are_one_line(
     words: list[str], values: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = words[0] if words[0] != "cafe" else "f00d"
-    folder = write_journal(tmp_path, name)
-    write_journal(tmp_path, "beef", study="sweep")
+    settings = {"until": "settled"} if name == "open" else {}
+    folder = write_journal(tmp_path, name, **settings)
+    write_journal(tmp_path, "beef", study="lenet")
     if name == "older":
         description = journal.read_campaign(folder)
         del description["settings"]["conv_algorithm"]
         journal.write_campaign(folder, description)
     running = Journal(folder) if name == "locked" else None
-    assert main(["extend", *words, f"--journal={tmp_path}"]) == WRONG_CALL
+    call = ["captioning", f"--resume={words[0]}", *words[1:], f"--journal={tmp_path}"]
+    assert main(call) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert all(value in line for value in values), line
     if running:
@@ -155,10 +147,9 @@ def test_description_of_other_types_is_one_line(
     if isinstance(changes.get("settings"), dict):
         changes = {"settings": description["settings"] | changes["settings"]}
     journal.write_campaign(folder, description | changes)
-    for words in (["extend", "f00d"], ["captioning", "--resume=f00d"]):
-        assert main([*words, f"--journal={tmp_path}"]) == WRONG_CALL
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "resume" in line
+    assert main(["captioning", "--resume=f00d", f"--journal={tmp_path}"]) == WRONG_CALL
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "resume" in line
 
 
 @pytest.mark.parametrize("tag", ["machine", "environment", "commit"])
@@ -202,16 +193,31 @@ def test_error_rate_equals_table_of_repeated_looks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "looks"), [({}, ()), ({"until": "settled", "max_blocks": 18}, (6, 9))]
+    ("settings", "looks", "length"),
+    [
+        ({}, (), ["--blocks=18"]),
+        ({"until": "settled", "max_blocks": 18}, (6, 9), ["--max_blocks=21"]),
+        (
+            {"until": "settled", "max_blocks": 48, "budget": "2h"},
+            (6, 9),
+            ["--max_blocks=48", "--budget=none"],
+        ),
+    ],
 )
-def test_advice_extends_campaign(
-    tmp_path: Path, settings: dict[str, Any], looks: tuple[int, ...]
+def test_advice_counts_planned_or_judged_blocks(
+    tmp_path: Path, settings: dict[str, Any], looks: tuple[int, ...], length: list[str]
 ) -> None:
     recorder = SimpleNamespace(folder=tmp_path / "f00d", run_id="f00d")
-    values = replace(CampaignSettings(), **settings)
-    campaign: Any = SimpleNamespace(settings=values, looks=looks, recorder=recorder)
+    campaign: Any = SimpleNamespace(
+        settings=replace(CampaignSettings(), **settings),
+        looks=looks,
+        recorder=recorder,
+        prepared=SimpleNamespace(study="captioning"),
+    )
     advice = resume.advice(campaign, 12)
     assert advice is not None
-    words = ["extend", "f00d", "--blocks=12", f"--journal={tmp_path}"]
-    assert shlex.split(str(advice))[-4:] == words
+    words = ["captioning", "--resume=f00d", *length, f"--journal={tmp_path}"]
+    assert shlex.split(str(advice))[-len(words) :] == words
     assert resume.advice(campaign, 20_000) is None, "more than a campaign may have"
+    campaign.looks = (*looks, settings.get("max_blocks", 0))
+    assert (resume.advice(campaign, 12) is None) == bool(settings), "after its last look"
