@@ -16,9 +16,8 @@ from tests.experiments import small_campaigns
 COSTS = {"toy": {"step": 0.01}, "toy+twin": {"step": 0.03}}
 TOYS = {
     "frameworks": "toy,toy+twin",
-    "data": "synthetic",
-    "vocabulary": "60",
-    "length": "8",
+    "images": "160",
+    "image_size": "32",
     "bleu_images": "1",
     "epochs": "2",
     "steps_per_epoch": "20",

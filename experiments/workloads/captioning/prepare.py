@@ -142,7 +142,12 @@ def _info(data: CaptionData, settings: Settings) -> DatasetInfo:
 def shortened(
     settings: Settings, prepared: Prepared, findings: Sequence[Mapping[str, str]]
 ) -> Settings:
-    """Return the settings with the steps for which `training_seconds` suffice."""
+    """Return the settings with the steps for which `training_seconds` suffice.
+
+    Synthetic data are as many as the steps need: their number stays.
+    """
+    if settings.data == "synthetic":
+        return settings
     examples = prepared.dataset.counts["training_captions"]
     shorter: Settings = steps.shortened(settings, findings, examples)
     return shorter
