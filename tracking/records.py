@@ -139,28 +139,18 @@ class DatasetUsed:
 
 @dataclass(frozen=True)
 class ModelSaved:
-    """Model to log. No code is pickled.
+    """Network to log in MLflow's flavor of its framework.
 
     Attributes:
-        loader: Module with `_load_pyfunc`, which turns `data` into a model.
-        data: Folder below the journal's.
-        columns: MLflow's type of what a client may send, by name; a `binary` one is base64 in
-            `example`. If empty, all names of `example` are texts.
-        outputs: The same of the answer. If empty, the answer is the text `output`.
-        native: Result of `Framework.save_native`, whose file is in `data`; empty without one.
+        folder: Files of the model, below the journal's folder.
+        native: Result of `Framework.save_native`, whose file is in the folder's `data`.
     """
 
     run: str
     name: str
-    loader: str
-    data: str
-    example: dict[str, str]
-    output: str
-    requirements: tuple[str, ...]
-    columns: dict[str, str] = field(default_factory=dict)
-    outputs: dict[str, str] = field(default_factory=dict)
+    folder: str
+    native: dict[str, str]
     description: str = ""
-    native: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

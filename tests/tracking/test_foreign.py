@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,6 @@ from tracking.journal import Journal
 from tracking.records import Artifact, ModelSaved, Record, RunClosed, RunOpened
 from tracking.store import Store
 
-LOADER = "experiments.workloads.captioning.captioner"
-# Networks: without its file, next to a pickle, in no format, and with an option that imports code.
-PICKLED = (
-    {"flavor": "keras", "keras_version": "3", "keras_backend": "torch"},
-    {"flavor": "pytorch", "pytorch_version": "2"},
-    {"flavor": "sklearn", "sklearn_version": "1"},
-    {"flavor": "pytorch", "pytorch_version": "2", "code": "code"},
-)
 SECRET = b"kept from others"
 
 
@@ -40,16 +31,13 @@ def folder(tmp_path: Path) -> Path:
     (folder / "linked" / "link.txt").symlink_to(tmp_path / "secret.txt")
     (folder / "entered" / "way").symlink_to(tmp_path / "private")
     (folder / "looped" / "loop").symlink_to("loop")
-    (folder / "pickled").mkdir()
-    for name in ("model.pt2", "model.pth"):
-        (folder / "pickled" / name).write_bytes(b"theirs")
     os.mkfifo(folder / "piped" / "pipe")
     return folder
 
 
-def model(data: str, loader: str = LOADER, requirement: str = "numpy==2.0.0") -> ModelSaved:
-    name = re.sub("[/.:]", "_", f"model {data} {loader} {len(requirement)}")
-    return ModelSaved("r1", name, loader, data, {"image": "a.png"}, "caption", (requirement,))
+def model(data: str) -> ModelSaved:
+    name = re.sub("[/.:]", "_", f"model {data}")
+    return ModelSaved("r1", name, data, {"flavor": "toy", "data": "data"})
 
 
 def hostile(folder: Path) -> list[tuple[str, Record]]:
@@ -73,12 +61,6 @@ def hostile(folder: Path) -> list[tuple[str, Record]]:
         ("../up", Artifact("r1", "good/file.txt", "../up")),
         (str(private), model(str(private))),
         (f"{folder}/linked/link.txt", model("linked")),
-        ("os", model("good", "os")),
-        ("experiments.cell", model("good", "experiments.cell")),
-        ("experiments.../good", model("good", "experiments.../good")),
-        ("-r ../secret.txt", model("good", requirement="-r ../secret.txt")),
-        ("evil @ https://h/x.whl", model("good", requirement="evil @ https://h/x.whl")),
-        *((str(native), replace(model("pickled"), native=native)) for native in PICKLED),
     ]
 
 
@@ -109,5 +91,5 @@ def test_paths_that_lead_out_are_refused_and_the_rest_arrives(
     assert [logged.name for logged in models] == [good[-1].name]  # type: ignore[union-attr]
     refused = Store(store.uri).apply([opened, *(record for _, record in bad)], folder)
     for line, (value, record) in zip(refused, bad, strict=True):
-        shown = value if value.startswith("{") else f"'{value}'"
+        shown = f"'{value}'"
         assert line.startswith(f"{type(record).__name__} of r1: {shown[:100]}"), line
