@@ -23,8 +23,8 @@ from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
 from tracking.records import Tags
 
-# Folders among the campaigns' journals that are no campaigns.
-OTHERS = ("sweep", "export")
+# A search, whose folder is among the campaigns' journals.
+SWEEP = "sweep"
 
 
 def settings_of(
@@ -110,7 +110,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
     folders = [
         folder
         for folder, description in journal.descriptions(root, run_id)
-        if description["study"] == study or (not study and description["study"] not in OTHERS)
+        if description["study"] == study or (not study and description["study"] != SWEEP)
     ]
     for folder in reversed(folders):
         if run_id in ("last", folder.name):

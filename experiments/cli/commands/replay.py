@@ -12,7 +12,7 @@ from experiments.config.settings import setting
 
 @dataclass(frozen=True)
 class Replay:
-    """Records that `replay` and `import` upload to a tracking server."""
+    """Records that `replay` uploads to a tracking server."""
 
     journal: str = setting(
         ".evenhand/journal",
