@@ -23,7 +23,7 @@ class Replay:
 
 
 def run(settings: Replay, display: Display) -> int:
-    from experiments.server.transfer import replay
+    from experiments.server.replay import replay
 
     return DONE if replay(Path(settings.journal), display) else FAILED
 
