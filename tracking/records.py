@@ -211,10 +211,7 @@ def from_line(line: str) -> Record:
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Run as a tracking store or a journal has it, with the last value of each metric.
-
-    details: the keys of `metrics` that MLflow does not show.
-    """
+    """Run as a tracking store or a journal has it, with the last value of each metric."""
 
     run_id: str
     name: str
@@ -224,4 +221,3 @@ class StoredRun:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
-    details: frozenset[str] = frozenset()

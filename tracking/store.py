@@ -966,8 +966,7 @@ def _unpacked(run: StoredRun) -> StoredRun:
         text = tags.pop(name)
         with suppress(ValueError):  # a user has edited the tag
             details[name.removeprefix(technical.METRIC)] = float(text)
-    metrics = {**run.metrics, **details}
-    return replace(run, metrics=metrics, tags=tags, details=frozenset(details))
+    return replace(run, metrics={**run.metrics, **details}, tags=tags)
 
 
 def _chunks(entries: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
