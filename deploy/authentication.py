@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from deploy.native.folder import write_private
-
-ADMINISTRATOR = "admin"
 # A log-in is checked against the database again after the last of these seconds.
-SETTINGS = f"""[mlflow]
+SETTINGS = """[mlflow]
 default_permission = READ
-database_uri = {{url}}
-admin_username = {ADMINISTRATOR}
+database_uri = {url}
+admin_username = admin
 auth_cache_ttl_seconds = 60
 """
 
 
 def write_settings(path: Path, backend_uri: str) -> None:
-    """Write the file that MLflow reads; it holds no password."""
-    write_private(path, SETTINGS.format(url=backend_uri.replace("%", "%%")))
+    """Write the file that MLflow reads; only its owner can, from the first byte on."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(SETTINGS.format(url=backend_uri.replace("%", "%%")))
+    os.replace(temporary, path)
 
 
 def environment(

@@ -14,7 +14,7 @@ from urllib.request import url2pathname
 
 CONNECT_SECONDS, STATEMENT_SECONDS, WHOLE_SECONDS = 3, 3, 6
 LONGEST_LINE = 300
-PROBE = ".evenhand-ready"  # backups leave it out
+PROBE = ".evenhand-ready"
 TABLE = "evenhand_readiness"
 # Run once before the server starts.
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, written_ns BIGINT NOT NULL)"

@@ -472,8 +472,8 @@ class Framework(ABC):
             folder: Where the file goes.
 
         Returns:
-            MLflow's name of the format under `flavor`, with the versions that MLflow records;
-            empty if the framework has no such format.
+            MLflow's name of the format under `flavor`, with its other entries in `MLmodel`, for
+            which the file is in `data`; empty if the framework has no such format.
         """
         return {}
 

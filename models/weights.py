@@ -156,7 +156,6 @@ def imagenet(model: str) -> Path:
 
 def _run(*arguments: str) -> None:
     """Run torch in a separate process: this one may have TensorFlow, and a file may end torch's."""
-    # a logged model has these modules under another name
     command = [sys.executable, "-m", __name__, *arguments]
     root = Path(__file__).parents[__name__.count(".")]
     result = subprocess.run(command, cwd=root, capture_output=True, text=True, errors="replace")

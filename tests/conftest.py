@@ -274,13 +274,9 @@ def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) ->
 class Server:
     """`mlflow server` on loopback, in a process group that can be killed and started again."""
 
-    def __init__(
-        self, folder: Path, backend: str = "", workers: int = 1, options: tuple[str, ...] = ()
-    ) -> None:
-        self._folder = folder
-        self._options = (*options, "--workers", str(workers))
-        # Several processes, and accounts, come with MLflow's own command only.
-        self._is_warm = workers == 1 and "--app-name" not in options
+    def __init__(self, folder: Path, backend: str = "", workers: int = 1) -> None:
+        self._folder, self._options = folder, ("--workers", str(workers))
+        self._is_warm = workers == 1  # several processes come with MLflow's own command only
         self.backend = backend or f"sqlite:///{folder}/server.db"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -369,23 +365,16 @@ def postgres() -> Iterator[Postgres]:
     yield from running()
 
 
-@pytest.fixture
-def postgres_server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
-    """Yield `mlflow server` on an empty PostgreSQL database."""
-    folder = tmp_path / "postgres-server"
-    folder.mkdir()
-    started = Server(folder, postgres.database(f"mlflow_{uuid.uuid4().hex[:8]}"))
-    yield started
-    started.kill()
-
-
 @pytest.fixture(scope="session")
-def group() -> Iterator[Group]:
+def group(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Yield a server with PostgreSQL, passwords, and three teams with a user each."""
-    from tests.deploy import group as of_teams
+    from tests.deploy.group import add_teams, free_port, mlflow_server
 
-    with of_teams.running() as server:
-        yield server
+    folder, database = tmp_path_factory.mktemp("group"), postgres.database("teams")
+    options = ("--workers", "2", "--backend-store-uri", database)
+    with mlflow_server(folder, *options, proxy_port=free_port()) as made:
+        add_teams(made, {"vision": "alice", "speech": "bob", "text": "carol"})
+        yield made
 
 
 @pytest.fixture(scope="session")

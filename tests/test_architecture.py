@@ -45,7 +45,7 @@ def test_device_is_tested_without_mlflow_and_other_frameworks() -> None:
 
 def test_every_package_is_installed() -> None:
     patterns = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
-    of_server = ["deploy", "deploy.guard", "deploy.native"]
+    of_server = ["deploy", "deploy.guard"]
     assert sorted(patterns) == of_server + [f"{package}*" for package in PACKAGES]
     folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]

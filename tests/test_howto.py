@@ -7,12 +7,8 @@ import os
 import re
 import runpy
 import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -111,11 +107,9 @@ def test_plain_runs_reach_a_verdict_in_two_calls(
     for seed in range(6):
         for name in ("ExtraTreesClassifier", "RandomForestClassifier")[:: 1 if seed % 2 else -1]:
             with mlflow.start_run():
-                tags = {"estimator_name": name}
-                tags["estimator_class"] = f"sklearn.ensemble._forest.{name}"
-                mlflow.set_tags(tags)
+                mlflow.set_tag("estimator_name", name)
                 is_forest = name.startswith("Random")
-                mlflow.log_params({"random_state": seed, "bootstrap": is_forest})
+                mlflow.log_param("random_state", seed)
                 mlflow.log_metric("test_accuracy", 0.9 + 0.05 * is_forest + 0.001 * seed)
     assert main(first) == WRONG_CALL
     (error,) = capsys.readouterr().err.splitlines()
@@ -162,7 +156,7 @@ def test_autologged_scripts_reach_a_verdict(store: Store, place: Place) -> None:
             call = [sys.executable, str(script), side, str(seed)]
             subprocess.run(call, check=True, capture_output=True, cwd=place.folder)
     command = ["compare", "--experiment", "digits", "--factor", "estimator_name"]
-    options = ["--pair_by", "random_state", "--figures=false"]
+    options = ["--pair_by", "random_state", "--ignore", "bootstrap", "--figures=false"]
     output = ["--output", str(place.folder / "out")]
     assert main([*command, *options, *output]) in (DONE, NO_VERDICT)
     result = json.loads(next((place.folder / "out").glob("*/comparison.json")).read_text())
@@ -236,53 +230,3 @@ def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=1_800,
     )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3_600)
-def test_captioner_is_served(tmp_path: Path) -> None:
-    """Run each step of the page, and request its example."""
-    page = "serve-the-captioner.md"
-    trained = shell(words(page, "evenhand", "captioning", "--frameworks"), tmp_path)
-    assert trained.returncode == NO_VERDICT, trained.stderr
-    for at in (0, 1):
-        step = subprocess.run(
-            [sys.executable, "-c", python(page, at)], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert step.returncode == 0, step.stderr
-    assert "caption" in step.stdout
-    step = subprocess.run(
-        [sys.executable, "-c", python(page, 2)], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert re.fullmatch(r"\d+ weights\n", step.stdout), step.stderr
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [word.replace("5001", port) for word in words(page, "mlflow", "models", "serve")]
-    server = subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=tmp_path, start_new_session=True
-    )
-    try:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/invocations",
-            (tmp_path / "captioner" / "serving_input_example.json").read_bytes(),
-            {"Content-Type": "application/json"},
-        )
-        answer = json.loads(answered(request, server))
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(60)
-    assert isinstance(answer["predictions"][0]["caption"], str)
-
-
-def answered(request: urllib.request.Request, server: subprocess.Popen[bytes]) -> bytes:
-    """Return the answer, as soon as the server listens."""
-    while server.poll() is None:
-        try:
-            with urllib.request.urlopen(request) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError:
-            raise
-        except urllib.error.URLError:
-            time.sleep(0.5)
-    raise AssertionError(f"the server ended with {server.returncode}")

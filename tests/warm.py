@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing.context import ForkServerContext
@@ -26,6 +27,7 @@ from models import own
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY = str(ROOT / "tests" / "toy_framework" / "installed")
+_STARTING = threading.Lock()
 _ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
 
 
@@ -63,7 +65,8 @@ class Process:
         errors: Path | None = None,
     ) -> None:
         self._command, self._output = command, output
-        context = _context()
+        with _STARTING:  # threads would restore each other's environment
+            context = _context()
         has_group = context.Event()
         files = output, errors or output
         self._process = context.Process(

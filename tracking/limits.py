@@ -37,16 +37,10 @@ DATASET_CHARACTERS = {
 }
 LARGEST = 2**63 - 1
 _KEY = re.compile(rf"[/\w.\- :]{{1,{KEY_CHARACTERS}}}")
-# An origin stands in a filter between quotes.
-_ORIGIN = re.compile(r"[\w.\- :/|@+·]{1,250}")
 # On servers with teams a dot stands behind the team.
 _REGISTERED_MODEL = re.compile(r"[A-Za-z0-9][\w+=-]*(?:[. ][A-Za-z0-9][\w+=-]*)*", re.ASCII)
 # A database stores no NUL, and no half of a surrogate pair.
 _NOT_STORED = re.compile("[\0\ud800-\udfff]")
-
-
-def is_origin(text: str) -> bool:
-    return _ORIGIN.fullmatch(text) is not None
 
 
 def is_experiment(text: str) -> bool:
@@ -58,24 +52,8 @@ def is_registered_model(text: str) -> bool:
     return len(text) <= KEY_CHARACTERS and _REGISTERED_MODEL.fullmatch(text) is not None
 
 
-def is_path(text: str) -> bool:
-    """Return whether a text can name a folder of a run's artifacts.
-
-    Args:
-        text: Path relative to the run's artifacts, with slashes.
-
-    Returns:
-        False for an absolute path, for one that leaves the artifacts or is not in its shortest
-        form, and for one with characters that a database does not store.
-    """
-    is_inside = posixpath.normpath(text) == text and not text.startswith(("/", ".."))
-    return is_inside and not _NOT_STORED.search(text)
-
-
 def acceptable_part(record: Record) -> tuple[Record | None, list[str]]:
     """Return the part of a record that servers take, or None, and the reasons for the rest."""
-    if not is_origin(record.run):
-        return None, [f"{ascii(record.run)[:60]} is no id of a run"]
     if isinstance(record, RunOpened | RunClosed) and not 0 <= record.time_ms <= LARGEST:
         return None, [f"time_ms={record.time_ms} is out of range"]
     match record:

@@ -12,8 +12,6 @@ from typing import Any
 
 # Separates warnings in the tag `warnings` of campaigns and cells.
 BETWEEN_WARNINGS = " · "
-# MLflow's statuses, and none.
-STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 # Use by other programs of the CPUs that a cell may use, while it was timed.
 OTHERS_CPU = "machine/others_cpu_percent"
 # Share of samples in which other programs computed on its GPUs meanwhile.
@@ -121,8 +119,7 @@ class DatasetUsed:
     """Data set of a run.
 
     Attributes:
-        source: Absolute path of a file or folder, or a description of generated data; MLflow's
-            JSON if there is a `source_type`.
+        source: Absolute path of a file or folder, or a description of generated data.
         schema: MLflow's JSON for the UI's dataset panel.
         context: `training` or `evaluation`.
     """
@@ -134,33 +131,22 @@ class DatasetUsed:
     schema: str
     profile: str
     context: str
-    source_type: str = ""
 
 
 @dataclass(frozen=True)
 class ModelSaved:
-    """Model to log. No code is pickled.
+    """Network to log in MLflow's flavor of its framework.
 
     Attributes:
-        loader: Module with `_load_pyfunc`, which turns `data` into a model.
-        data: Folder below the journal's.
-        columns: MLflow's type of what a client may send, by name; a `binary` one is base64 in
-            `example`. If empty, all names of `example` are texts.
-        outputs: The same of the answer. If empty, the answer is the text `output`.
-        native: Result of `Framework.save_native`, whose file is in `data`; empty without one.
+        folder: Files of the model, below the journal's folder.
+        native: Result of `Framework.save_native`, whose file is in the folder's `data`.
     """
 
     run: str
     name: str
-    loader: str
-    data: str
-    example: dict[str, str]
-    output: str
-    requirements: tuple[str, ...]
-    columns: dict[str, str] = field(default_factory=dict)
-    outputs: dict[str, str] = field(default_factory=dict)
+    folder: str
+    native: dict[str, str]
     description: str = ""
-    native: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -211,43 +197,21 @@ def from_line(line: str) -> Record:
     """
     try:
         fields = json.loads(line)
-        record: Record = _build(_TYPES[fields.pop("record")], fields)
-        if isinstance(record, RunClosed) and record.status not in STATUSES:
-            raise ValueError
-        if isinstance(record, RunClosed) and not record.status:
+        kind = _TYPES[fields.pop("record")]
+        if kind is Metrics:
+            fields["points"] = [Point(**point) for point in fields["points"]]
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+        record: Record = kind(**fields | lists)
+        if isinstance(record, RunClosed):
             RunOutcome(record.outcome)
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError("it is not a record of this version") from None
     return record
 
 
-def _build(kind: Any, fields: dict[str, Any]) -> Any:
-    types = _FIELD_TYPES[kind]
-    return kind(**{name: _checked(value, types[name]) for name, value in fields.items()})
-
-
-def _checked(value: Any, kind: Any) -> Any:
-    """Return the value of a field. Raises TypeError if it is of another type."""
-    if kind == tuple[Point, ...]:
-        return tuple(_build(Point, point) for point in value)
-    if kind == tuple[str, ...]:
-        return tuple(_checked(text, str) for text in value)
-    if kind == dict[str, str]:
-        return {name: _checked(text, str) for name, text in value.items()}
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise TypeError
-    return value
-
-
-_FIELD_TYPES = {kind: typing.get_type_hints(kind) for kind in (*_TYPES.values(), Point)}
-
-
 @dataclass(frozen=True)
 class StoredRun:
-    """Run as a tracking store or a journal has it, with the last value of each metric.
-
-    details: the keys of `metrics` that MLflow does not show.
-    """
+    """Run as a tracking store or a journal has it, with the last value of each metric."""
 
     run_id: str
     name: str
@@ -257,4 +221,3 @@ class StoredRun:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
-    details: frozenset[str] = frozenset()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import getpass
 import json
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +29,8 @@ from mlflow.entities import (
     RunTag,
 )
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model, ModelSignature
-from mlflow.types.schema import ColSpec, Schema
+from mlflow.models import Model
+from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.git_utils import get_git_branch, get_git_repo_url
 from mlflow.utils.mlflow_tags import (
@@ -52,7 +50,7 @@ from mlflow.utils.mlflow_tags import (
 )
 from mlflow.utils.rest_utils import http_request, verify_rest_response
 
-from tracking import bundle, first_use, limits, mlflow_defaults, plain, technical, whereabouts
+from tracking import first_use, limits, mlflow_defaults, plain, technical, whereabouts
 from tracking.errors import ErrorCode, EvenhandError, UsageError, choices
 from tracking.records import (
     VANISHED,
@@ -94,13 +92,6 @@ TRIES = 3  # of a record that the server does not write while it writes others
 PROBE = "evenhand.probe"
 
 ROOT = Path(__file__).resolve().parent.parent
-LOADER = re.compile(r"(?:experiments|models)(?:\.[a-z_][a-z0-9_]*)+")
-# Formats of networks by MLflow's flavor: the file, the option that has its folder, the versions.
-NATIVE = {
-    "pytorch": ("model.pt2", "model_data", {"pytorch_version"}),
-    "keras": ("model.keras", "data", {"keras_version", "keras_backend"}),
-}
-REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!-]+")
 
 
 class Unreachable(EvenhandError):
@@ -317,7 +308,7 @@ class Store:
         members of a team, and is no protection.
         """
         name, user = self._homes.get(origin, (self._experiment, None))
-        if not (limits.is_experiment(name) and limits.is_origin(origin)):
+        if not limits.is_experiment(name):
             return []
         if name not in self._experiment_ids:
             experiment = self._ask(self._client.get_experiment_by_name, name)
@@ -482,41 +473,34 @@ class Store:
             self._ask(self._client.log_batch, run_id, tags=chunk)
 
     def _log_artifact(self, run_id: str, record: Artifact, folder: Path) -> None:
-        path, target = _below(folder, record.path), record.folder or None
-        if target and not limits.is_path(target):
-            text = f"{ascii(target)[:60]} is no folder of artifacts"
-            raise Rejected(ErrorCode.INVALID_VALUE, text)
+        path = _existing(folder / record.path)
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
-        self._ask(log, run_id, str(path), target)
+        self._ask(log, run_id, str(path), record.folder or None)
 
     def _log_dataset(self, run_id: str, record: DatasetUsed, _: Path) -> None:
-        kind, where = record.source_type, record.source
-        if not kind:
-            is_path = where.startswith("/")
-            kind = "local" if is_path else "code"
-            where = json.dumps({"uri": where} if is_path else {"tags": {"description": where}})
-        dataset = Dataset(record.name, record.digest, kind, where, record.schema, record.profile)
+        place = record.source
+        kind = "local" if place.startswith("/") else "code"
+        source = {"uri": place} if kind == "local" else {"tags": {"description": place}}
+        texts = (record.name, record.digest, kind, json.dumps(source))
+        dataset = Dataset(*texts, record.schema, record.profile)
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", record.context)])]
         self._ask(self._client.log_inputs, run_id, datasets=inputs)
 
     def _log_model(self, run_id: str, record: ModelSaved, folder: Path) -> None:
-        """Log a model by the client's steps: `log_model` would load it, and a framework with it."""
-        data = _below(folder, record.data)
-        _check_model(record, data)
+        """Log a network by the client's steps: `log_model` would load the framework."""
+        files = _existing(folder / record.folder)
         run = self._ask(self._client.get_run, run_id)
         outputs = run.outputs.model_outputs if run.outputs else []
         linked = {output.model_id for output in outputs}
         logged = _again(lambda: self._find_or_create_model(run, record, linked))
         if logged.model_id in linked:
             return
+        self._ask(self._client.log_model_artifacts, logged.model_id, str(files))
+        model, entries = Model(run_id=run_id, model_id=logged.model_id), dict(record.native)
+        model.add_flavor(entries.pop("flavor"), **entries)
         with tempfile.TemporaryDirectory() as temporary:
-            model = Model(run_id=run_id, model_id=logged.model_id)
-            try:
-                _save_model(Path(temporary) / "model", model, record, data)
-            except (MlflowException, OSError, ValueError) as error:
-                text = f"the model could not be packed: {error}"
-                raise Rejected(ErrorCode.UNREADABLE, text) from error
-            self._ask(self._client.log_model_artifacts, logged.model_id, f"{temporary}/model")
+            model.save(f"{temporary}/{MLMODEL_FILE_NAME}")
+            self._ask(self._client.log_model_artifacts, logged.model_id, temporary)
         self._log_quality(run, logged.model_id)
         self._ask(self._client.finalize_logged_model, logged.model_id, LoggedModelStatus.READY)
         self._ask(self._client.log_outputs, run_id, [LoggedModelOutput(logged.model_id, step=0)])
@@ -747,28 +731,6 @@ class Store:
         history = self._ask(self._client.get_metric_history, run_id, key)
         return [Point(key, point.value, point.step, point.timestamp) for point in history]
 
-    def datasets(self, run_id: str, origin: str) -> list[DatasetUsed]:
-        """Return the data sets of a run, as records of `origin`."""
-        records = []
-        inputs = self._ask(self._client.get_run, run_id).inputs
-        for used in inputs.dataset_inputs if inputs else []:
-            contexts = [tag.value for tag in used.tags if tag.key == "mlflow.data.context"]
-            data = used.dataset
-            texts = (data.name, data.digest, data.source, data.schema or "", data.profile or "")
-            # earlier versions stored a path or a text, which MLflow cannot read
-            kind = data.source_type if data.source.startswith("{") else ""
-            records.append(DatasetUsed(origin, *texts, (contexts or ["training"])[0], kind))
-        return records
-
-    def download(self, run_id: str, folder: Path) -> list[str]:
-        """Download the artifacts of a run to folder/run_id. Return their paths in that folder."""
-        if not self._ask(self._client.list_artifacts, run_id):
-            return []
-        target = folder / run_id
-        target.mkdir(parents=True, exist_ok=True)
-        self._ask(self._client.download_artifacts, run_id, "", str(target))
-        return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
-
     def file(self, run_id: str, path: str, folder: Path) -> Path | None:
         """Download an artifact to folder/run_id. Return None if the run has no such file."""
         target = folder / run_id
@@ -892,73 +854,11 @@ def _again(call: Callable[[], Any]) -> Any:
         return call()
 
 
-def _below(folder: Path, path: str) -> Path:
-    """Return a file or folder of a journal's. Raises Rejected if it is missing or leads out."""
-    root, target = folder.resolve(), folder / path
-    try:
-        for inside in [target, *target.rglob("*")] if target.is_dir() else [target]:
-            if not inside.resolve().is_relative_to(root):
-                raise Rejected(
-                    ErrorCode.DENIED, f"{str(inside)!a} leads out of the journal's folder"
-                )
-            if not (inside.is_file() or inside.is_dir()):
-                raise Rejected(ErrorCode.NOT_FOUND, f"{str(inside)!a} is missing, or is no file")
-    except (OSError, ValueError, RuntimeError) as error:  # no permission, a NUL, a loop of links
-        text = f"{ascii(path)[:200]} cannot be read: {error}"
-        raise Rejected(ErrorCode.UNREADABLE, text) from None
-    return target
-
-
-def _check_model(record: ModelSaved, data: Path) -> None:
-    """Raise Rejected for a foreign loader, a requirement without a version, or a pickled network.
-
-    Users of a model import its loader, install its packages and open its network.
-    """
-    source = ROOT / f"{record.loader.replace('.', '/')}.py"
-    is_ours = LOADER.fullmatch(record.loader) and source.is_file()
-    if not (is_ours and "def _load_pyfunc(" in source.read_text(encoding="utf-8")):
-        text = f"{ascii(record.loader)[:100]} is no loader of evenhand's"
-        raise Rejected(ErrorCode.DENIED, text)
-    for requirement in record.requirements:
-        if not REQUIREMENT.fullmatch(requirement):
-            text = f"{ascii(requirement)[:100]} is no requirement NAME==VERSION"
-            raise Rejected(ErrorCode.DENIED, text)
-    if record.native:
-        file, _, versions = NATIVE.get(record.native.get("flavor", ""), ("", "", set[str]()))
-        is_alone = (data / file).is_file() and not list(data.glob("*.pth"))
-        if not file or not is_alone or record.native.keys() != {"flavor", *versions}:
-            text = f"{ascii(record.native)[:100]} is no network in a format of evenhand's"
-            raise Rejected(ErrorCode.DENIED, text)
-
-
-def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> None:
-    import pandas as pd
-
-    code = path.with_name("code")
-    package = bundle.write(code)
-    sent = [ColSpec(kind, name, required=False) for name, kind in record.columns.items()]
-    sent = sent or [ColSpec("string", name) for name in record.example]
-    answer = [
-        ColSpec(kind, name) for name, kind in (record.outputs or {record.output: "string"}).items()
-    ]
-    example = {
-        name: base64.b64decode(text) if record.columns.get(name) == "binary" else text
-        for name, text in record.example.items()
-    }
-    if record.native:
-        flavor, *versions = record.native.items()
-        _, folder, _ = NATIVE[flavor[1]]
-        model.add_flavor(flavor[1], **{folder: f"data/{data.name}"}, **dict(versions))
-    mlflow.pyfunc.save_model(
-        path=str(path),
-        mlflow_model=model,
-        loader_module=f"{package}.{record.loader}",
-        data_path=str(data),
-        code_paths=[str(code / package)],
-        signature=ModelSignature(inputs=Schema(sent), outputs=Schema(answer)),
-        input_example=pd.DataFrame([example]),
-        pip_requirements=list(record.requirements),
-    )
+def _existing(path: Path) -> Path:
+    """Return a file or folder of a journal. Raises Rejected if it is missing."""
+    if not path.exists():
+        raise Rejected(ErrorCode.NOT_FOUND, f"{str(path)!a} is missing")
+    return path
 
 
 def source(
@@ -1066,8 +966,7 @@ def _unpacked(run: StoredRun) -> StoredRun:
         text = tags.pop(name)
         with suppress(ValueError):  # a user has edited the tag
             details[name.removeprefix(technical.METRIC)] = float(text)
-    metrics = {**run.metrics, **details}
-    return replace(run, metrics=metrics, tags=tags, details=frozenset(details))
+    return replace(run, metrics={**run.metrics, **details}, tags=tags)
 
 
 def _chunks(entries: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:

@@ -16,8 +16,6 @@ NAMES = frozenset(
         "cool_down",
         "energy_of",
         "environment",
-        "exported_from",
-        "exported_run_id",
         "features",
         "host",
         "implied",

@@ -18,7 +18,7 @@ if [ -s certificates/server.crt ] && ! openssl x509 -in certificates/server.crt 
 fi
 
 mkdir -p secrets certificates
-for secret in database_password store_password admin_password session_key; do
+for secret in database_password admin_password session_key; do
     [ -s "secrets/$secret" ] || openssl rand -hex 24 > "secrets/$secret"
 done
 # The log-in of compose.login.yaml: oauth2-proxy's cookies, and the proof that a header is the proxy's.

@@ -72,7 +72,6 @@ THINGS: dict[str, tuple[Any, Any, Any, names.Grammar]] = {
         names.MODEL,
     ),
 }
-LOG_CONFIG = Path(handlers.__file__).with_name("uvicorn_log_config.yaml")
 
 
 @dataclass(frozen=True)

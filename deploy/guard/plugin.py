@@ -16,8 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from mlflow.tracking._tracking_service.utils import _get_default_tracking_uri
 from starlette.types import ASGIApp
 
+from deploy import authentication
 from deploy.guard import process
 
 APP = "evenhand"
@@ -27,6 +29,7 @@ OPTIONS = {
     "allowed_hosts", "cors_allowed_origins", "x_frame_options",
 }  # fmt: skip
 DATABASES = ("sqlite", "postgresql")
+SETTINGS = "MLFLOW_AUTH_CONFIG_PATH"
 LOOPBACK = ("127.0.0.1", "localhost")
 SHORTEST_KEY = 16
 LONGEST_CACHE_SECONDS = 60
@@ -53,10 +56,11 @@ def prepare(context: click.Context) -> None:
         Unsafe: Something is missing or weakens the guard.
     """
     options = context.params
-    _check_options(context)
-    _check_environment()
+    uri = options["backend_store_uri"] or _get_default_tracking_uri()  # as the command has it
+    _check_options(context, uri)
+    _check_environment(uri)
     os.environ |= {
-        "MLFLOW_BACKEND_STORE_URI": options["backend_store_uri"],
+        "MLFLOW_BACKEND_STORE_URI": uri,
         **_addresses(options),
         **{f"UVICORN_{name.upper()}": str(value) for name, value in process.UVICORN.items()},
         "UVICORN_PROXY_HEADERS": str(bool(os.environ.get(PROXIES))),
@@ -64,7 +68,7 @@ def prepare(context: click.Context) -> None:
     _prepare(options["artifacts_destination"])
 
 
-def _check_options(context: click.Context) -> None:
+def _check_options(context: click.Context, uri: str) -> None:
     for parameter in context.command.params:
         name = str(parameter.name)
         is_default = context.params.get(name) == parameter.get_default(context)
@@ -72,19 +76,21 @@ def _check_options(context: click.Context) -> None:
             names = sorted(f"--{name.replace('_', '-')}" for name in OPTIONS)
             text = f"--app-name {APP} does not support {parameter.opts[0]}"
             raise Unsafe(f"{text}; it supports {', '.join(names)}")
-    scheme = urlsplit(context.params["backend_store_uri"] or "").scheme.partition("+")[0]
-    if scheme not in DATABASES:
-        right = "postgresql://user@host/name or sqlite:///mlflow.db"
+    if urlsplit(uri).scheme.partition("+")[0] not in DATABASES:
+        right = "postgresql+psycopg2://user@host/name or sqlite:///mlflow.db"
         raise Unsafe(f"--backend-store-uri (MLFLOW_BACKEND_STORE_URI) names no database: {right}")
 
 
-def _check_environment() -> None:
+def _check_environment(uri: str) -> None:
+    """Check the variables; without a file of accounts, write one for accounts in the database."""
     for name in ("MLFLOW_ENABLE_WORKSPACES", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION"):
         if os.environ.get(name, "false").lower() not in ("false", "0"):
             raise Unsafe(f"--app-name {APP} does not support {name}; set it to false")
-    if not Path(os.environ.get("MLFLOW_AUTH_CONFIG_PATH", "")).is_file():
-        right = "a file with the settings of accounts, as docs/server.md shows"
-        raise Unsafe(f"MLFLOW_AUTH_CONFIG_PATH is missing; it names {right}")
+    path = Path(os.environ.setdefault(SETTINGS, "auth.ini"))
+    if path == Path("auth.ini") and not path.exists():
+        authentication.write_settings(path, uri)
+    if not path.is_file():
+        raise Unsafe(f"{SETTINGS}={path} is no file; leave it out, or see docs/server.md")
     if len(os.environ.get("MLFLOW_FLASK_SERVER_SECRET_KEY", "")) < SHORTEST_KEY:
         right = f"at least {SHORTEST_KEY} random characters: openssl rand -hex 24"
         raise Unsafe(f"MLFLOW_FLASK_SERVER_SECRET_KEY is missing or short; it needs {right}")
@@ -125,7 +131,7 @@ def _prepare(artifacts: str) -> None:
     """Prepare the server with MLflow's accounts. Raises Unsafe in place of MLflow's errors."""
     from mlflow.exceptions import MlflowException
 
-    settings = f"{os.environ['MLFLOW_AUTH_CONFIG_PATH']} (MLFLOW_AUTH_CONFIG_PATH)"
+    settings = f"{os.environ[SETTINGS]} ({SETTINGS})"
     try:
         from deploy.guard import backend
 

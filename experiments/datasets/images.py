@@ -7,7 +7,6 @@ the captioning study; then / 255, minus ImageNet's mean, divided by its standard
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ __all__ = [
     "ImageBatch",
     "ImageDraw",
     "batches",
-    "decode_picture",
     "normalise",
     "open_picture",
     "orientation_of_plain",
@@ -122,15 +120,6 @@ def open_picture(path: Path) -> Image.Image | str:
     return _read(path, _rgb)
 
 
-def decode_picture(content: bytes) -> Image.Image | str:
-    """Return the picture of a file's bytes, as `opened` does."""
-    try:
-        with _open(io.BytesIO(content)) as picture:
-            return _rgb(picture)
-    except Exception as error:
-        return _reason(error)
-
-
 def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
     """Return the result of `use` on a picture, or why it cannot be read."""
     # Pillow's readers raise almost anything on a damaged file.
@@ -139,11 +128,14 @@ def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
             return "missing, or not a file"
         with _open(path) as picture:
             return use(picture)
+    except UnidentifiedImageError:
+        return "not an image"
     except Exception as error:
-        return _reason(error)
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        return f"cannot be decoded: {plain.short(first_line)}"
 
 
-def _open(path: Path | io.BytesIO) -> Image.Image:
+def _open(path: Path) -> Image.Image:
     """Open a picture without decoding it: a file of kilobytes can promise gigabytes."""
     picture = Image.open(path, formats=FORMATS)
     if picture.width * picture.height > MAX_PIXELS:
@@ -152,8 +144,7 @@ def _open(path: Path | io.BytesIO) -> Image.Image:
             f"{picture.width:,} × {picture.height:,} pixels; at most {MAX_PIXELS:,} are read"
         )
     if picture.info.get("progressive"):
-        content = path.getvalue() if isinstance(path, io.BytesIO) else path.read_bytes()
-        scans = content.count(START_OF_SCAN)
+        scans = path.read_bytes().count(START_OF_SCAN)
         if scans * picture.width * picture.height > MAX_SCANNED_PIXELS:
             picture.close()
             raise ValueError(
@@ -161,13 +152,6 @@ def _open(path: Path | io.BytesIO) -> Image.Image:
                 f"{MAX_SCANNED_PIXELS:,} are decoded"
             )
     return picture
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image"
-    first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"cannot be decoded: {plain.short(first_line)}"
 
 
 def _rgb(picture: Image.Image) -> Image.Image:

@@ -73,7 +73,3 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.entries, ensure_ascii=False), encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path) -> Vocabulary:
-        return cls(tuple(json.loads(path.read_text(encoding="utf-8"))))

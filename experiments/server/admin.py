@@ -37,7 +37,7 @@ def administer(settings: Admin) -> Lines:
         raise UsageError(
             ErrorCode.DENIED,
             f"{account.user if account else 'this call'} is no administrator of {store.uri}; "
-            f"it needs one of a server with accounts (python -m deploy.native start)",
+            f"it needs one of a server with accounts (mlflow server --app-name evenhand)",
         )
     try:
         return ACTIONS[settings.action](store, settings)

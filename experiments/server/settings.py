@@ -39,19 +39,3 @@ class Admin:
         path=True,
         group="output",
     )
-
-
-@dataclass(frozen=True)
-class Export:
-    """Runs that are exported for another server."""
-
-    experiment: tuple[str, ...] = setting(
-        ("captioning",), "experiments by name, several with commas", group="runs"
-    )
-    filter: str = setting("", "which runs, in MLflow's filter language; none: all", group="runs")
-    output: str = setting(
-        ".evenhand/export",
-        "a new folder, which becomes a journal for import",
-        path=True,
-        group="output",
-    )

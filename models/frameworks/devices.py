@@ -23,7 +23,6 @@ from models.contract import (
 from models.errors import ErrorCode, ModelError, NoDevice
 from models.frameworks import introspection
 
-PACKAGE = __name__.rpartition(".")[0]  # a logged model has it under another name
 # Each library has, or may have, a switch for these.
 OPERATIONS = ("matmul", "convolution", "recurrent")
 # Change float32 in the libraries below the frameworks, in spite of a framework's switches.
@@ -64,7 +63,7 @@ class FrameworkOnDevice(Framework):
         self._readers: dict[tuple[Any, ...], Any] = {}
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
-        module = import_module(f"{PACKAGE}.{self.profiler}.profiler")
+        module = import_module(f"models.frameworks.{self.profiler}.profiler")
         return module.profiled(folder, self.device, work)
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
@@ -72,8 +71,9 @@ class FrameworkOnDevice(Framework):
             return super().read(files, workers)
         key = (files.images, files.batch_size, workers)
         if key not in self._readers:
-            module, options = f"{PACKAGE}.{self.pipeline}.pipeline", (files, workers, self.device)
-            reader = import_module(module).Reader(*options, channels_last=self._channels_last)
+            module = import_module(f"models.frameworks.{self.pipeline}.pipeline")
+            options = (files, workers, self.device)
+            reader = module.Reader(*options, channels_last=self._channels_last)
             self._readers[key] = reader
         return self._readers[key].epoch(files)
 

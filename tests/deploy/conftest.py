@@ -1,9 +1,8 @@
-"""Fixtures of servers: a folder whose servers are stopped, and two teams of the group's."""
+"""Fixtures of servers: one on SQLite, and two teams of the group's."""
 
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,31 +16,20 @@ from tests.deploy.group import (
     add_teams,
     free_port,
     mlflow_server,
-    native,
 )
 from tracking.store import Store
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="evenhand-native-", dir="/tmp"))
-    folder.chmod(0o711)
-    yield folder
-    for server in folder.iterdir():
-        native("stop", server)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
 def mlflow_group(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Group]:
     """Yield `mlflow server --app-name evenhand` on SQLite, with two teams and a trusted proxy."""
     folder = tmp_path_factory.mktemp("plugin")
-    shutil.copy(empty_store, folder / "store.db")
-    store, accounts = (f"sqlite:///{folder}/{name}.db" for name in ("store", "accounts"))
-    proxies = {"FORWARDED_ALLOW_IPS": PROXY, "EVENHAND_PROXY_SECRET": PROXY_SECRET}
+    shutil.copy(empty_store, folder / "mlflow.db")  # the command's own default
     options = ("--workers", "1")
+    proxies = {"FORWARDED_ALLOW_IPS": PROXY, "EVENHAND_PROXY_SECRET": PROXY_SECRET}
+    accounts = f"sqlite:///{folder}/accounts.db"
     with mlflow_server(
-        folder, store, accounts, *options, proxy_port=free_port(), **proxies
+        folder, *options, accounts_uri=accounts, proxy_port=free_port(), **proxies
     ) as made:
         add_teams(made, {"vision": "alice", "speech": "bob"})
         yield made

@@ -1,4 +1,4 @@
-"""Tracking server as a group would start it: PostgreSQL, passwords, permissions."""
+"""Tracking server of several teams, started by MLflow's command: passwords, permissions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,18 +18,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
 import requests
 
 from deploy import authentication
 from tests import warm
-from tests.conftest import PYTHONPATH, ROOT, wait_for
+from tests.conftest import PYTHONPATH, wait_for
 
 API = "/api/2.0/mlflow"
 # Address and secret of the proxy that the server of `mlflow server` trusts.
 PROXY, PROXY_SECRET = "127.0.0.2", secrets.token_hex(24)
-# Copy of Python of the group's server, if it needs one: others use it too, to save time.
-_copies: list[Path] = []
 
 
 def free_port() -> int:
@@ -42,38 +38,6 @@ def free_port() -> int:
             return port
 
 
-def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Call the server's command, without a client's settings in the environment."""
-    borrowed = (
-        folder / "python"
-        if action in ("start", "restore") and _copies and not folder.exists()
-        else None
-    )
-    if borrowed:
-        folder.mkdir(mode=0o711)
-        borrowed.symlink_to(_copies[0])
-    command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
-    stored = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    done = subprocess.run(
-        command, cwd=ROOT, env=stored, capture_output=True, text=True, timeout=300
-    )
-    if borrowed and done.returncode:  # what a failed call leaves is looked at
-        borrowed.unlink()
-    return done
-
-
-def server_processes(folder: Path) -> list[psutil.Process]:
-    """Return the processes of a server, the main one first."""
-    main = psutil.Process(int((folder / "server.pid").read_text()))
-    return [main, *main.children(recursive=True)]
-
-
-def cluster_processes(folder: Path) -> list[psutil.Process]:
-    """Return the processes of a server's PostgreSQL, the main one first."""
-    main = (folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0]
-    return [psutil.Process(int(main)), *psutil.Process(int(main)).children(recursive=True)]
-
-
 @dataclass(frozen=True)
 class Group:
     """Running server, and the names and passwords of its users."""
@@ -83,14 +47,9 @@ class Group:
     accounts: Path
     proxy_port: int
 
-    @property
-    def secrets(self) -> dict[str, str]:
-        results: dict[str, str] = json.loads((self.folder / "secrets.json").read_text())
-        return results
-
     def password(self, user: str) -> str:
         if user == "admin":
-            return self.secrets["admin_password"]
+            return str(json.loads((self.folder / "secrets.json").read_text())["admin_password"])
         lines = (self.accounts / f"{user}.env").read_text().splitlines()
         return next(line.split("'")[1] for line in lines if "PASSWORD" in line)
 
@@ -137,39 +96,17 @@ def add_teams(made: Group, of_team: dict[str, str]) -> None:
 
 
 @contextmanager
-def running() -> Iterator[Group]:
-    """Yield a server with three teams of a user each."""
-    # PostgreSQL runs as another user where this one is root, and cannot enter pytest's own folders.
-    place = Path(tempfile.mkdtemp(prefix="evenhand-group-", dir="/tmp"))
-    place.chmod(0o711)
-    folder, port, proxy_port = place / "server", free_port(), free_port()
-    started = native(
-        "start", folder, "--port", str(port), "--allowed-hosts", f"localhost:{proxy_port}"
-    )
-    assert started.returncode == 0, started.stdout + started.stderr
-    if (folder / "python").exists():
-        _copies.append(folder / "python")
-    made = Group(folder, f"http://127.0.0.1:{port}", place / "accounts", proxy_port)
-    made.accounts.mkdir()
-    add_teams(made, {"vision": "alice", "speech": "bob", "text": "carol"})
-    yield made
-    _copies.clear()
-    native("stop", folder)
-    subprocess.Popen(["rm", "-rf", str(place)])  # its copy of Python has 20,000 files
-
-
-@contextmanager
 def mlflow_server(
-    folder: Path,
-    backend_uri: str,
-    accounts_uri: str,
-    *options: str,
-    proxy_port: int = 0,
-    **named: str,
+    folder: Path, *options: str, accounts_uri: str = "", proxy_port: int = 0, **named: str
 ) -> Iterator[Group]:
     """Yield a server of `mlflow server --app-name evenhand` with an administrator alone.
 
-    named: more variables of its environment.
+    Args:
+        folder: Of the server.
+        options: More options of the command.
+        accounts_uri: Database of the accounts, if it is not that of the runs.
+        proxy_port: Port of a proxy whose name the server has too.
+        named: More variables of its environment.
     """
     port, password = free_port(), secrets.token_hex()
     made = Group(folder, f"http://127.0.0.1:{port}", folder / "accounts", proxy_port)
@@ -178,11 +115,12 @@ def mlflow_server(
         options = ("--allowed-hosts", hosts, *options)
     made.accounts.mkdir()
     (folder / "secrets.json").write_text(json.dumps({"admin_password": password}))
-    authentication.write_settings(folder / "auth.ini", accounts_uri)
-    environment = made.environment("") | named
-    environment |= authentication.environment(
-        folder / "auth.ini", backend_uri, password, secrets.token_hex()
-    )
+    key = secrets.token_hex()
+    drawn = {"MLFLOW_AUTH_ADMIN_PASSWORD": password, "MLFLOW_FLASK_SERVER_SECRET_KEY": key}
+    environment = made.environment("") | drawn | named
+    if accounts_uri:
+        authentication.write_settings(folder / "accounts.ini", accounts_uri)
+        environment["MLFLOW_AUTH_CONFIG_PATH"] = str(folder / "accounts.ini")
     command = [sys.executable, "-m", "mlflow", "server", "--app-name", "evenhand"]
     command += ["--port", str(port), "--artifacts-destination", str(folder / "artifacts"), *options]
     with (folder / "server.log").open("wb") as log:

@@ -1,4 +1,4 @@
-"""Programs of compose's containers: artifacts in an S3-compatible store, PostgreSQL, backups."""
+"""Program of compose's container, with PostgreSQL and artifacts in an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import psycopg2
 import pytest
 import requests
 
-from deploy import copies, readiness
+from deploy import readiness
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import free_port
 from tests.deploy.test_readiness import prepared
@@ -56,13 +55,10 @@ def moto() -> Iterator[str]:
 def store(moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the client of an empty store, whose address and secrets the environment has."""
     requests.post(f"{moto}/moto-api/reset", timeout=30).raise_for_status()
-    for name in ("database_password", "store_password", "admin_password", "session_key"):
+    for name in ("database_password", "admin_password", "session_key"):
         (tmp_path / name).write_text(PASSWORD + "\n")
     values = {
-        "STORE": moto,
         "SECRETS": str(tmp_path),
-        "BACKUPS": str(tmp_path / "backups"),
-        "KEEP": "2",
         "MLFLOW_S3_ENDPOINT_URL": moto,
         "AWS_ACCESS_KEY_ID": "evenhand",
         "AWS_SECRET_ACCESS_KEY": PASSWORD,
@@ -77,8 +73,10 @@ def test_server_stores_artifacts_in_the_bucket(
     postgres: Postgres, tmp_path: Path, store: Any
 ) -> None:
     port = free_port()
-    local = {"TMPDIR": str(tmp_path), "DATABASE": postgres.database("compose")}
-    local |= {"SERVER_NAME": "localhost", "HOST": "127.0.0.1", "PORT": str(port)}
+    store.create_bucket(Bucket="evenhand")
+    local = {"TMPDIR": str(tmp_path), "MLFLOW_PORT": str(port), "MLFLOW_WORKERS": "1"}
+    local["MLFLOW_BACKEND_STORE_URI"] = postgres.database("compose")
+    local["MLFLOW_ARTIFACTS_DESTINATION"] = "s3://evenhand/artifacts"
     options = {"env": {**os.environ, **local}, "cwd": tmp_path, "start_new_session": True}
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, "-c", START]
@@ -103,59 +101,14 @@ def test_server_stores_artifacts_in_the_bucket(
     assert PASSWORD not in (tmp_path / "log").read_text()
 
 
-def backup(database: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deploy.compose.backup", *words]
-    variables = {**os.environ, "DATABASE": database, **environment}
-    options = {"env": variables, "cwd": ROOT, "timeout": 120}
-    return subprocess.run(command, capture_output=True, text=True, **options)
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> bool:
-    """Return whether a call was refused in one line without the password."""
-    is_line = len(done.stderr.splitlines()) == 1
-    return done.returncode == 2 and is_line and PASSWORD not in done.stderr
-
-
-def ask(database: str, question: str) -> list[tuple[Any, ...]]:
-    connection = psycopg2.connect(database.replace("+psycopg2", ""))
-    connection.autocommit = True
-    with connection.cursor() as cursor:
-        cursor.execute(question)
-        return cursor.fetchall() if cursor.description else []
-
-
 def objects(store: Any) -> dict[str, bytes]:
     contents = store.list_objects_v2(Bucket="evenhand").get("Contents", [])
     keys = [item["Key"] for item in contents]
     return {key: store.get_object(Bucket="evenhand", Key=key)["Body"].read() for key in keys}
 
 
-def test_database_and_bucket_are_restored(
-    postgres: Postgres, tmp_path: Path, moto: str, store: Any
-) -> None:
-    first, second = postgres.database("copied"), postgres.database("anew")
-    ask(first, "CREATE TABLE stored (value integer); INSERT INTO stored VALUES (7)")
-    sent = {f"artifacts/{number}/values {number}.bin": os.urandom(10_000) for number in range(3)}
-    store.create_bucket(Bucket="evenhand")
-    for key, content in {**sent, f"artifacts/{readiness.PROBE}-host-1": b"x"}.items():
-        store.put_object(Bucket="evenhand", Key=key, Body=content)
-    made = backup(first, "make")
-    assert made.returncode == 0, made.stderr
-    (copy,) = copies.list_backups(tmp_path / "backups")
-    assert refused(backup(second, "restore", copy.name)), "the store is not empty"
-    assert refused(backup(first, "make", STORE=f"http://127.0.0.1:{free_port()}"))
-    assert not list(copy.parent.glob(".*"))
-    requests.post(f"{moto}/moto-api/reset", timeout=30).raise_for_status()
-    assert refused(backup(second, "restore", "../backups"))
-    restored = backup(second, "restore", copy.name)
-    assert restored.returncode == 0, restored.stderr
-    assert objects(store) == sent
-    assert ask(second, "SELECT value FROM stored") == [(7,)]
-
-
-@pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
-def test_readiness_of_a_bucket_and_backup_on_a_full_disk(
-    postgres: Postgres, store: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+def test_readiness_of_a_bucket(
+    postgres: Postgres, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = prepared(postgres.database("asked"))
     missing = readiness.problem(database, "s3://evenhand/artifacts")
@@ -164,10 +117,6 @@ def test_readiness_of_a_bucket_and_backup_on_a_full_disk(
     store.create_bucket(Bucket="evenhand")
     assert readiness.problem(database, "s3://evenhand/artifacts") == ""
     assert objects(store) == {}
-
-    store.put_object(Bucket="evenhand", Key="artifacts/large", Body=os.urandom(2_000_000))
-    assert refused(backup(database, "make", BACKUPS=str(small_disk)))
-    assert list(small_disk.iterdir()) == []
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     output = readiness.problem(database, "s3://evenhand/artifacts")
     assert output.startswith("the artifacts ")

@@ -76,7 +76,7 @@ def remove(group: Group, user: str, experiment: str) -> None:
     """Delete an experiment and its runs for good, as an administrator of the machine does."""
     sent = {"experiment_id": experiment}
     group.ask(user, "POST", f"{API}/experiments/delete", json=sent).raise_for_status()
-    store = f"sqlite:///{group.folder}/store.db"
+    store = f"sqlite:///{group.folder}/mlflow.db"
     command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", store]
     command += ["--experiment-ids", experiment]
     done = warm.run(command, group.environment("admin"), group.folder)
@@ -153,7 +153,7 @@ def test_grant_counts_for_no_experiment_that_another_program_made(group: Group) 
     grant = {"action": "grant", "team": "speech", "permission": "MANAGE"}
     assert group.admin(**grant, experiment="vision/once").returncode == 0
     remove(group, "alice", removed)
-    store = mlflow.MlflowClient(f"sqlite:///{group.folder}/store.db")
+    store = mlflow.MlflowClient(f"sqlite:///{group.folder}/mlflow.db")
     assert store.create_experiment("vision/beside", f"mlflow-artifacts:/{removed}") == removed
     things = contents(group, "alice", removed)
     assert attempts(group, "bob", "speech", removed, *things) == {403}
@@ -226,7 +226,7 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, str], str]] = [
     (("--allowed-hosts", "*"), {}, "--allowed-hosts"),
     (("--cors-allowed-origins", "https://*.example.org"), {}, "--cors-allowed-origins"),
     (("--dev",), {}, "--dev"),
-    ((), {"MLFLOW_BACKEND_STORE_URI": ""}, "--backend-store-uri"),
+    ((), {"MLFLOW_BACKEND_STORE_URI": "./mlruns"}, "--backend-store-uri"),
     ((), {"MLFLOW_FLASK_SERVER_SECRET_KEY": "short"}, "MLFLOW_FLASK_SERVER_SECRET_KEY"),
     ((), {"MLFLOW_AUTH_ADMIN_PASSWORD": ""}, "MLFLOW_AUTH_ADMIN_PASSWORD"),
     ((), {"MLFLOW_AUTH_ADMIN_PASSWORD": "tiny"}, "MLFLOW_AUTH_ADMIN_PASSWORD"),

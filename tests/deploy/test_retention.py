@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.deploy.group import API, Group, native
+from tests import warm
+from tests.deploy.group import API, Group
+from tests.tracking.postgres import Postgres
 from tracking.records import Artifact, Metrics, Point, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
@@ -34,13 +37,17 @@ def log_cell(store: Store, folder: Path, name: str) -> str:
     return str(store.run_id(name))
 
 
-def test_deleted_run_is_collected(group: Group, store: Store, tmp_path: Path) -> None:
+def test_deleted_run_is_collected(
+    group: Group, store: Store, postgres: Postgres, tmp_path: Path
+) -> None:
     run_id = log_cell(store, tmp_path, "mistake")
     deleted = group.ask("admin", "POST", f"{API}/runs/delete", json={"run_id": run_id})
     deleted.raise_for_status()
     stored = list(group.folder.glob(f"artifacts/*/{run_id}/artifacts/values.parquet"))
     assert stored
-    done = native("gc", group.folder)
+    command = [sys.executable, "-m", "mlflow", "gc", "--backend-store-uri", postgres.uri("teams")]
+    command += ["--artifacts-destination", str(group.folder / "artifacts")]
+    done = warm.run(command, group.environment("admin"), group.folder)
     assert done.returncode == 0, done.stderr
     assert not stored[0].exists()
     answer = group.ask("admin", "GET", f"{API}/runs/get", params={"run_id": run_id})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import stat
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +91,15 @@ def test_campaign_is_stored_in_its_team(group: Group, tmp_path: Path) -> None:
         path.read_text(errors="replace") for path in (tmp_path / "journal").rglob("*.json*")
     )
     assert group.password("alice") not in journal + done.stdout + done.stderr
+
+
+def test_only_owners_read_secrets(group: Group) -> None:
+    for path in (group.folder / "auth.ini", group.accounts / "alice.env"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    everybody_sees = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True)
+    log = (group.folder / "server.log").read_text()
+    for user in ("admin", "alice", "bob", "carol"):
+        assert group.password(user) not in everybody_sees.stdout + log
 
 
 def test_teams_are_compared(group: Group, as_user: Callable[[str], Store], tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_campaigns_of_unreachable_server_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "words", [["compare"], ["campaigns"], ["compare", f"--experiment={'a' * 32}"], ["export"]]
+    "words", [["compare"], ["campaigns"], ["compare", f"--experiment={'a' * 32}"]]
 )
 def test_reading_commands_create_no_store(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture

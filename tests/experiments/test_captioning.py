@@ -1,22 +1,12 @@
-"""Captioning study from the command line to the tracking store and a served model."""
+"""Captioning study from the command line to the tracking store and logged networks."""
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-import math
-import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,13 +18,11 @@ from PIL import Image
 
 from experiments import metrics
 from experiments.config import settings as settings_
+from experiments.datasets import caption_batches
 from experiments.datasets.captions import index
 from experiments.studies import captioning
-from experiments.workloads import served
 from experiments.workloads.captioning import samples
-from models.contract import Array, Weights
-from models.weights import read_safetensors
-from tests.conftest import ROOT, Place, set_toy_costs, titled, wait_for
+from tests.conftest import ROOT, Place, set_toy_costs, titled
 from tests.experiments import native_models
 from tests.experiments.small_campaigns import run as run_campaign
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
@@ -161,10 +149,11 @@ def test_mlflow_shows_the_metrics_that_a_person_reads(
         milliseconds = run.data.metrics[f"{key}_milliseconds{end}"]
         assert milliseconds == pytest.approx(1e3 * stored.metrics[f"{key}_seconds{end}"])
     everything = json.loads(artifact(finished, stored, "metrics.json").read_text())
+    details = stored.metrics.keys() - run.data.metrics.keys()
     assert everything.keys() == {
         name for name in stored.metrics if not name.startswith("system/")
-    } - {metrics.shown_name(name) for name in stored.details}
-    assert all(everything[name] == stored.metrics[name] for name in stored.details)
+    } - {metrics.shown_name(name) for name in details}
+    assert all(everything[name] == stored.metrics[name] for name in details)
     campaign = runs["captioning demo"].run_id
     assert campaign in run.data.tags["mlflow.note.content"]
     assert run.data.tags["mlflow.parentRunId"] == campaign
@@ -227,10 +216,6 @@ def test_logged_captioner_has_the_settings_and_quality_of_its_run(
     assert {metric.key: metric.value for metric in model.metrics} == quality
     assert {metric.dataset_name for metric in model.metrics} == {"scenes"}
     assert framework in model.tags["mlflow.note.content"]
-    signature = mlflow.models.get_model_info(model.model_uri).signature
-    columns = [(column.name, column.type.name, column.required) for column in signature.inputs]
-    assert columns == [("image", "string", False)]
-    assert signature.outputs.input_names() == ["caption", "error"]
 
 
 def test_one_block_registers_its_models_without_a_fastest_one(
@@ -257,57 +242,40 @@ def test_one_block_registers_its_models_without_a_fastest_one(
     assert not [key for key in versions["pytorch"].tags if key.startswith("verdict/")]
 
 
-def decoder_logits(weights: Weights, features: Array, tokens: Array, positions: Array) -> Array:
-    """Return the caption decoder's logits, from the formulas of PyTorch's layers."""
-
-    def linear(name: str, x: Array) -> Array:
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-    def sigmoid(x: Array) -> Array:
-        return 1 / (1 + np.exp(-x))
-
-    image = np.maximum(linear("image", features), 0)
-    h = c = np.zeros_like(image)
-    states = []
-    for step in (image, *np.swapaxes(weights["embedding.weight"][tokens], 0, 1)):
-        gates = step @ weights["lstm.weight_ih_l0"].T + h @ weights["lstm.weight_hh_l0"].T
-        i, f, g, o = np.split(gates + weights["lstm.bias_ih_l0"], 4, axis=1)
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-        states.append(h)
-    rows, steps = np.divmod(positions, tokens.shape[1])
-    merged = np.maximum(linear("merge", np.stack(states[1:], 1)[rows, steps] + image[rows]), 0)
-    return linear("words", merged)
-
-
-def check_native(
-    finished: Place, run_id: str, framework: str, folder: Path, **options: str
+def check_logged_decoder(
+    finished: Place, runs: dict[str, StoredRun], framework: str, folder: Path, python: str = ""
 ) -> None:
-    """Check that a logged captioner and its native decoder answer in another process."""
-    (output,) = Store(finished.uri)._client.get_run(run_id).outputs.model_outputs
+    """Check that the logged network has the loss of its run, loaded by MLflow in a process."""
+    run = runs[f"{framework} · block 1"]
+    (output,) = Store(finished.uri)._client.get_run(run.run_id).outputs.model_outputs
     model = next(finished.folder.glob(f"mlruns/*/models/{output.model_id}/artifacts"))
-    description = json.loads((model / "data" / "model" / "model.json").read_text())
-    decoder, rng = description["decoder"], np.random.default_rng(0)
-    inputs = (
-        rng.standard_normal((3, decoder["features"])).astype(np.float32),
-        rng.integers(1, decoder["vocabulary"], (3, decoder["length"]), dtype=np.int32),
-        np.arange(0, 3 * decoder["length"], 2, dtype=np.int32),
+    data = index("scenes", cache=finished.cache, seed=0, images=40)
+    (extracted,) = (
+        extraction.tags["features"]
+        for extraction in runs.values()
+        if extraction.tags["kind"] == "extraction" and extraction.tags["framework"] == framework
     )
-    loaded, logits = native_models.load(model, inputs, folder, **options)
-    assert loaded["flavor"] == {"pytorch": "pytorch", "tensorflow": "keras"}[framework]
-    assert loaded["answer"]["caption"]
-    weights = read_safetensors(model / "data" / "model" / "weights.safetensors")
-    # float32 sums in another order
-    np.testing.assert_allclose(logits, decoder_logits(weights, *inputs), atol=1e-4)
+    (batch,) = caption_batches.epoch(
+        data,
+        np.load(finished.cache / "features" / extracted / "features.npy"),
+        split="validation",
+        batch_size=8,
+        formulation="prefix",
+        steps=1,
+    )
+    flavor, logits = native_models.load(model, batch.inputs, folder, python)
+    assert flavor == {"pytorch": "pytorch", "tensorflow": "keras"}[framework]
+    loss = native_models.mean_loss(logits, batch.targets, batch.weights)
+    assert loss == pytest.approx(run.metrics["val/loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
     "framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
 )
-def test_native_decoder_computes_with_the_trained_weights(
+def test_logged_decoder_has_the_loss_of_its_run(
     finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
 ) -> None:
-    check_native(finished, runs[f"{framework} · block 1"].run_id, framework, tmp_path)
+    check_logged_decoder(finished, runs, framework, tmp_path)
 
 
 @pytest.mark.slow
@@ -316,132 +284,14 @@ def test_native_decoder_computes_with_the_trained_weights(
 def test_model_loads_in_an_environment_of_its_requirements(
     finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
 ) -> None:
-    run_id = runs[f"{framework} · block 1"].run_id
-    (output,) = Store(finished.uri)._client.get_run(run_id).outputs.model_outputs
+    run = runs[f"{framework} · block 1"]
+    (output,) = Store(finished.uri)._client.get_run(run.run_id).outputs.model_outputs
     (required,) = finished.folder.glob(f"mlruns/*/models/{output.model_id}/*/requirements.txt")
     python = tmp_path / "environment" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", "-r", required], check=True)
-    check_native(finished, run_id, framework, tmp_path, python=str(python))
-
-
-@contextmanager
-def serving(model_uri: str, environment: dict[str, str], folder: Path) -> Iterator[int]:
-    """Serve a model by MLflow's own command, which is killed; yield its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model_uri]
-    command += ["--env-manager", "local", "-p", str(port)]
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        wait_for(lambda: server.poll() is None and request(port, "ping")[0] == 200, 240)
-        yield port
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def request(port: int, path: str, body: object = None) -> tuple[int, str]:
-    """Return the status and the text of a server's answer; 0 if the server is not up yet."""
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"}
-    message = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", data, headers)
-    try:
-        with urllib.request.urlopen(message, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
-
-
-def test_captioner_is_served(finished: Place, tmp_path: Path) -> None:
-    for package in ("models", "experiments"):  # of the client's application, which are not ours
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text("MINE = True\n")
-    environment = {**finished.environment, "PYTHONPATH": str(tmp_path)}
-    models = Store(finished.uri)._client.search_logged_models(["1"])
-    model = next(model for model in models if "pytorch" in model.name)
-    Image.new("RGB", (50, 40), "navy").save(tmp_path / "picture.png")
-    errors = {
-        base64.b64encode((tmp_path / "picture.png").read_bytes()).decode(): "",
-        "bm8gcGljdHVyZQ==": "image: not an image",
-        "abc": "image: no base64",
-        None: served.NO_PICTURE,
-    }
-    example = next(finished.folder.glob(f"mlruns/*/models/{model.model_id}/artifacts/serving*"))
-    bodies = {
-        json.dumps({"dataframe_records": [{"image": image} for image in errors]}): 4,
-        json.dumps({"dataframe_split": {"columns": ["image"], "data": [[i] for i in errors]}}): 4,
-        json.dumps({"instances": [{"image": image} for image in errors if image]}): 3,
-        example.read_text(): 1,
-    }
-    with serving(model.model_uri, environment, tmp_path) as port:
-        for body, count in bodies.items():
-            status, text = request(port, "invocations", json.loads(body))
-            assert status == 200, text
-            rows = json.loads(text)["predictions"]
-            assert [row["error"] for row in rows] == list(errors.values())[:count]
-            assert [bool(row["caption"]) for row in rows] == [not row["error"] for row in rows]
-        paths = {"dataframe_records": [{"path": "/etc/passwd"}]}
-        status, text = request(port, "invocations", paths)
-        assert [row["error"] for row in json.loads(text)["predictions"]] == [served.NO_PICTURE]
-        status, text = request(port, "invocations", {})
-        assert (status, "Traceback" in text, 'File "' in text) == (400, False, False), text
-
-
-NO_BASE64 = "image: no base64"
-
-
-def png() -> bytes:
-    content = io.BytesIO()
-    Image.new("RGB", (8, 8), "navy").save(content, "PNG")
-    return content.getvalue()
-
-
-def answer_rows(*images: object, column: str = "image") -> pd.DataFrame:
-    def caption(pictures: list[Image.Image]) -> list[dict[str, str]]:
-        return [{"caption": f"{picture.size[0]} pixels"} for picture in pictures]
-
-    rows = pd.DataFrame({column: pd.Series(images, dtype=object)})
-    return served.answered(rows, caption, {"caption": ""})
-
-
-def test_pictures_are_answered_next_to_rows_with_errors() -> None:
-    errors = {
-        base64.b64encode(png()).decode(): "",
-        png(): "",
-        "===!": "image: not an image",
-        "abc": NO_BASE64,
-        5: NO_BASE64,
-        True: NO_BASE64,
-        "bm8gcGljdHVyZQ==": "image: not an image",
-        None: served.NO_PICTURE,
-        math.nan: served.NO_PICTURE,
-    }
-    answers = answer_rows(*errors)
-    assert list(answers["error"]) == list(errors.values())
-    assert list(answers["caption"]) == ["8 pixels"] * 2 + [""] * 7
-
-
-@pytest.mark.parametrize("column", ["picture", "path"])
-def test_other_columns_are_no_pictures(column: str) -> None:
-    assert list(answer_rows("/etc/passwd", column=column)["error"]) == [served.NO_PICTURE]
-
-
-def test_failure_of_the_model_is_one_line() -> None:
-    def fail(_: list[Image.Image]) -> list[dict[str, str]]:
-        raise RuntimeError("secret")
-
-    answers = served.answered(pd.DataFrame({"image": [png(), "abc"]}), fail, {"caption": ""})
-    failure, broken = answers["error"]
-    assert "RuntimeError" in failure
-    assert "secret" not in failure
-    assert broken == NO_BASE64
+    install = [python, "-m", "pip", "install", "-q", f"mlflow=={mlflow.__version__}"]
+    subprocess.run([*install, "-r", required], check=True)
+    check_logged_decoder(finished, runs, framework, tmp_path, str(python))
 
 
 def test_caption_that_never_changes_is_reported(tmp_path: Path) -> None:

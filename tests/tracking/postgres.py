@@ -70,6 +70,9 @@ class Postgres:
         self._call(
             "createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=evenhand", name
         )
+        return self.uri(name)
+
+    def uri(self, name: str) -> str:
         return f"postgresql+psycopg2://evenhand@127.0.0.1:{self.port}/{name}"
 
     def stop(self) -> None:

@@ -30,7 +30,7 @@ ONE_OF_EACH: list[Record] = [
     Metrics("r", (Point("train/loss", 0.1 + 0.2, 3, 17), Point("x", 1e-300, 0, 0))),
     Artifact("r", "cells/a/values.parquet", "raw"),
     DatasetUsed("r", "scenes", "d", "s", "{}", "{}", "training"),
-    ModelSaved("r", "captioner", "module", "data", {"image": "a.png"}, "caption", ("numpy==2",)),
+    ModelSaved("r", "captioner", "cells/a/model", {"flavor": "keras", "data": "data"}),
     RunClosed("r", 2, "failed", "why – ünïcode"),
 ]
 

@@ -13,15 +13,15 @@ from mlflow.entities.model_registry import ModelVersion
 
 from experiments.cli import main as command_line
 from experiments.cli.codes import DONE, WRONG_CALL
-from tests.tracking.test_foreign import model
 from tracking import limits
 from tracking.journal import Journal
-from tracking.records import ModelRegistered, Record, RunClosed, RunOpened
+from tracking.records import ModelRegistered, ModelSaved, Record, RunClosed, RunOpened
 from tracking.store import Store
 
 NAME = "vision.captioner"
 VERDICT = {"framework": "tensorflow", "verdict/train/step_seconds": "faster"}
 FIRST = ModelRegistered("r1", NAME, {"framework": "pytorch"}, ("baseline",))
+MODEL = ModelSaved("r1", "net", "data", {"flavor": "toy", "data": "data"})
 SECOND = ModelRegistered("r2", NAME, VERDICT, ("fastest",))
 
 
@@ -31,7 +31,7 @@ def logged(store: Store, tmp_path: Path) -> list[Record]:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "model.json").write_text("{}")
     records: list[Record] = [RunOpened(name, 1, "captioning", name) for name in ("r1", "r2", "r3")]
-    records += [replace(model("data"), run=name) for name in ("r1", "r2")]
+    records += [replace(MODEL, run=name) for name in ("r1", "r2")]
     records += [RunClosed(name, 2, "ok") for name in ("r1", "r2", "r3")]
     assert store.apply(records, tmp_path) == []
     return records
@@ -73,7 +73,7 @@ def test_replay_registers_what_a_server_that_was_away_did_not_get(
     (folder / "data").mkdir()
     (folder / "data" / "model.json").write_text("{}")
     opened, closed = RunOpened("r1", 1, "captioning", "r1"), RunClosed("r1", 2, "ok")
-    for record in (opened, replace(model("data"), run="r1"), FIRST, closed):
+    for record in (opened, MODEL, FIRST, closed):
         records.append(record)
     records.close()
     mlflow.set_tracking_uri("http://127.0.0.1:9")

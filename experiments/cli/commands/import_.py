@@ -1,22 +1,22 @@
-"""`evenhand import`: an export of another server, or results of other benchmark programs."""
+"""`evenhand import`: results of other benchmark programs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from experiments.cli.codes import DONE
-from experiments.cli.commands import Command, Display, replay
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import setting
 
 
 @dataclass(frozen=True)
-class Import(replay.Replay):
-    """Records or result files that become runs."""
+class Import:
+    """Result files that become runs."""
 
     format: str = setting(
-        "journal",
-        "journal: an export of evenhand; else result files of that program",
-        choices=("journal", "pyperf", "hyperfine", "json"),
+        "json",
+        "program that wrote the files; json: a list of results",
+        choices=("pyperf", "hyperfine", "json"),
         group="records",
     )
     files: tuple[str, ...] = setting(
@@ -26,8 +26,6 @@ class Import(replay.Replay):
 
 
 def run(settings: Import, display: Display) -> int:
-    if settings.format == "journal":
-        return replay.run(settings, display)
     from experiments.server import benchmark_files
 
     call = benchmark_files.import_files(
@@ -38,7 +36,7 @@ def run(settings: Import, display: Display) -> int:
 
 
 COMMAND = Command(
-    "Upload an export, or results of pyperf, hyperfine or a JSON list, exactly once",
+    "Upload results of pyperf, hyperfine or a JSON list, exactly once",
     Import,
     run,
     bare=("files",),

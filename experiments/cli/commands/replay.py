@@ -12,7 +12,7 @@ from experiments.config.settings import setting
 
 @dataclass(frozen=True)
 class Replay:
-    """Records that `replay` and `import` upload to a tracking server."""
+    """Records that `replay` uploads to a tracking server."""
 
     journal: str = setting(
         ".evenhand/journal",
@@ -23,7 +23,7 @@ class Replay:
 
 
 def run(settings: Replay, display: Display) -> int:
-    from experiments.server.transfer import replay
+    from experiments.server.replay import replay
 
     return DONE if replay(Path(settings.journal), display) else FAILED
 

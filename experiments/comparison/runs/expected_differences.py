@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib
-import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -31,14 +28,13 @@ AUTOLOGGED = (
 )
 # Those that name an implementation, and so differ between libraries that both log them.
 OF_IMPLEMENTATION = ("opt*_name", "opt*_jit_compile", "opt*_is_legacy_optimizer")
-ESTIMATOR, SKLEARN = "tags.estimator_class", "sklearn."
 
 
 def autologged(frame: pd.DataFrame, columns: Sequence[str]) -> frozenset[str]:
     """Return the params in which levels differ because MLflow logs each library's own.
 
-    A param counts if only some levels have it, if it names an implementation, or if it is the
-    default of each level's scikit-learn estimator. Runs of campaigns log their own settings.
+    A param counts if only some levels have it, or if it names an implementation. Runs of campaigns
+    log their own settings.
 
     Args:
         frame: Runs with their levels.
@@ -46,42 +42,17 @@ def autologged(frame: pd.DataFrame, columns: Sequence[str]) -> frozenset[str]:
     """
     if "settings_hash" in frame.columns and frame["settings_hash"].notna().any():
         return frozenset()
-    levels = dict(tuple(frame.groupby("level")))
-    defaults = {level: _defaults(runs) for level, runs in levels.items()}
     expected = set()
     for column in set(columns) & set(frame.columns):
         name = column.removeprefix("params.")
-        is_missing = any(runs[column].isna().all() for runs in levels.values())
-        is_default = all(
-            (name not in defaults[level] and runs[column].isna().all())
-            or set(runs[column].dropna()) == {str(defaults[level].get(name))}
-            for level, runs in levels.items()
-        )
-        if (
-            (is_missing and _matches(name, AUTOLOGGED))
-            or _matches(name, OF_IMPLEMENTATION)
-            or (is_default and all(defaults.values()))
-        ):
+        is_missing = frame.groupby("level")[column].count().eq(0).any()
+        if (is_missing and _matches(name, AUTOLOGGED)) or _matches(name, OF_IMPLEMENTATION):
             expected.add(column)
     return frozenset(expected)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _defaults(runs: pd.DataFrame) -> Mapping[str, Any]:
-    """Return the default parameters of the runs' class of scikit-learn; empty for any other."""
-    classes = set(runs[ESTIMATOR].dropna()) if ESTIMATOR in runs else set()
-    module, _, name = classes.pop().rpartition(".") if len(classes) == 1 else ("", "", "")
-    if not module.startswith(SKLEARN):
-        return {}
-    try:
-        estimator = getattr(importlib.import_module(module), name)
-        parameters = inspect.signature(estimator).parameters
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return {}
-    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def is_apart(factor: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +14,10 @@ from experiments.cell.measure import mean_loss, measure
 from experiments.contract import CellSpec, Output
 from experiments.datasets import caption_batches
 from experiments.datasets.captions import CaptionData
-from experiments.workloads import served
-from experiments.workloads.captioning import captioner, features, samples
+from experiments.workloads import logged_model
+from experiments.workloads.captioning import features, samples
 from models.caption_decoder.decoding import decode
-from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights, shapes
+from models.caption_decoder.spec import CaptionDecoderSpec, batch, initial_weights, shapes
 from models.contract import Array, Batch, Framework, Weights
 
 DECODE_IMAGES = 64
@@ -132,7 +133,7 @@ class Captioning:
         return metrics
 
     def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
-        """Save captions with their pictures, and the captioner as a model that loads elsewhere."""
+        """Save captions with their pictures, and the decoder for MLflow."""
         self._data.vocabulary.save(self._cell.path / "vocabulary.json")
         output.artifact("vocabulary.json")
         if self._settings["data"] == "synthetic":
@@ -142,9 +143,18 @@ class Captioning:
             title = f"{framework.name}, block {self._cell.block}"
             samples.write(self._cell.path, self._data, images, self._answers, title)
             output.artifact("captions.html")
-        if served.is_kept(self._cell):
-            record = captioner.save(self._cell, framework, network, self.spec, self._data)
-            output.record(record)
+        weights = self._cell.inputs.get("weights") or "random"
+        logged_model.save(
+            self._cell,
+            framework,
+            network,
+            batch(self.spec, np.full(2, self.spec.length), np.random.default_rng(0)).inputs,
+            output,
+            title="captioning",
+            description=dataclasses.asdict(self.spec),
+            text=f"Decoder of captions, trained in {framework.name} in block {self._cell.block}. "
+            f"It takes features of DenseNet-201, weights {weights}.",
+        )
 
     def _captioned_images(self) -> Array:
         """Return the held-out pictures that have a caption with a known word."""

@@ -15,8 +15,7 @@ from experiments.contract import CellSpec, Output
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
 from experiments.metrics import TO_ACCURACY
-from experiments.workloads import served
-from experiments.workloads.classification import classifier
+from experiments.workloads import logged_model
 from models import own
 from models.contract import Array, Batch, Framework, Weights
 from tracking import plain
@@ -120,7 +119,7 @@ class Classification:
         return {}  # accuracy is measured after every epoch
 
     def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
-        """Save the confusion matrix, and the classifier as a model that loads elsewhere."""
+        """Save the confusion matrix, and the network for MLflow."""
         # a resumed training may have had its last validation in another process
         self.validate(framework, network)
         rows: list[list[object]] = [["true \\ answered", *self._data.classes]]
@@ -129,9 +128,26 @@ class Classification:
         path = self._cell.path / "confusion.csv"
         path.write_text(plain.as_csv(rows), encoding="utf-8")
         output.artifact("confusion.csv")
-        # a logged model carries only the package's own code
-        if self.model not in own.folders() and served.is_kept(self._cell):
-            output.record(classifier.save(self._cell, framework, network, self.model, self._data))
+        if self.model in own.folders():  # a file may need code that it does not contain
+            return
+        data, side, channels = self._data, self._data.side, self._data.images.shape[3]
+        logged_model.save(
+            self._cell,
+            framework,
+            network,
+            (np.zeros((2, side, side, channels), np.float32),),
+            output,
+            title=self.model,
+            description={
+                "classes": list(data.classes),
+                "side": side,
+                "channels": channels,
+                "mean": data.mean.tolist(),
+                "deviation": data.deviation.tolist(),
+            },
+            text=f"Classifies pictures into {len(data.classes)} classes of {data.name}: "
+            f"{self.model}, trained in {framework.name} in block {self._cell.block}.",
+        )
 
 
 def time_to(threshold: float) -> str:

@@ -163,7 +163,7 @@ class KerasFramework(FrameworkOnDevice):
             outputs = network.call(placed)
         keras.Model(placed, outputs, name=network.name).save(folder / "model.keras")
         versions = {"keras_version": keras.__version__, "keras_backend": self.backend}
-        return {"flavor": "keras", **versions}
+        return {"flavor": "keras", "data": "data", **versions}
 
     def compilations(self) -> int:
         return self._traced + len(self._shapes)

@@ -220,7 +220,8 @@ class Adapter(TorchDevice, FrameworkOnDevice):
         with torch.no_grad():
             program = torch.export.export(on_cpu, examples, dynamic_shapes=any_number)
         torch.export.save(program, folder / "model.pt2")
-        return {"flavor": "pytorch", "pytorch_version": str(torch.__version__)}
+        version = str(torch.__version__)
+        return {"flavor": "pytorch", "model_data": "data", "pytorch_version": version}
 
     def compilations(self) -> int:
         if not self._compile:

@@ -147,19 +147,6 @@ def test_autologged_settings_of_one_library_are_listed() -> None:
     assert {finding.mismatch for finding in judge(table).findings} == {Mismatch.SETTINGS}
 
 
-def test_defaults_of_estimators_are_expected_to_differ() -> None:
-    table = foreign()
-    is_a = table["tags.script"] == "a"
-    name = np.where(is_a, "ExtraTreesClassifier", "RandomForestClassifier")
-    table["tags.estimator_class"] = [f"sklearn.ensemble._forest.{text}" for text in name]
-    table["params.bootstrap"] = np.where(is_a, "False", "True")
-    result = judge(table)
-    assert verdicts(result)[SECONDS] == "slower"
-    assert WarningCode.AUTOLOGGED_SETTINGS in codes(result)
-    table["params.n_estimators"] = np.where(is_a, "50", "100")  # 100 is the default of both
-    assert {finding.mismatch for finding in judge(table).findings} == {Mismatch.SETTINGS}
-
-
 def test_failed_run_leaves_its_partner_out() -> None:
     table = foreign()
     table.loc[2, "status"] = "FAILED"

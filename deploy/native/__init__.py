@@ -1,1 +1,0 @@
-"""Tracking server for a small group on one machine, from nothing but pip and PostgreSQL."""
