@@ -80,19 +80,6 @@ class Batch:
     uniform_weights: bool | None = None
 
 
-@dataclass(frozen=True)
-class DataRequirements:
-    """Real examples of a network of sequences, whose spec has `reads` and `batch_of`.
-
-    kind: its reader in `experiments.datasets.sequences`. sizes: arguments of the reader.
-    longest: the longest part that the network takes; None for no bound.
-    """
-
-    kind: str
-    sizes: Mapping[str, int]
-    longest: int | None = None
-
-
 class UniformWeights:
     """Predicate: all weights of all batches so far were 1.
 

@@ -7,7 +7,6 @@ Science and Technology, 2022).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from experiments.config.settings import (
     MAX_RATE,
@@ -22,7 +21,6 @@ from experiments.contract import Comparison, Progress, ReportAddition, Study, Tr
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 
-SYNTHETIC = "synthetic"
 BATCH_SIZES = {
     "resnet50": 64,
     "vgg16": 64,
@@ -54,13 +52,6 @@ class Settings(CampaignSettings):
     size: str = setting(
         "paper", "of the networks and of their inputs", choices=("paper", "tiny"), group="networks"
     )
-    data: str = setting(
-        SYNTHETIC,
-        "synthetic: drawn from the seed; "
-        "or a file or folder of sentences, pairs of sentences or recorded speech",
-        path=True,
-        group="data",
-    )
     batch_size: int = setting(
         0,
         "examples a step; 0: the paper's for each network",
@@ -70,7 +61,7 @@ class Settings(CampaignSettings):
     )
     lengths: str = setting(
         "fixed",
-        "of the sequences; fixed: all one, files' cut or padded to the median; varying: in buckets",
+        "of the sequences; fixed: all one, the median; varying: in buckets",
         choices=("fixed", "varying"),
         group="training",
     )
@@ -170,18 +161,9 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddit
     """Return the published tables with ours; that of shares if steps were profiled."""
     from experiments.comparison.analyses import published
 
-    speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
+    inputs = f"random inputs of {settings.lengths} lengths"
+    speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs)
     return ReportAddition(sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
-
-
-def inputs(settings: Settings) -> str:
-    """Describe the inputs of the networks."""
-    if settings.data == SYNTHETIC:
-        return f"random inputs of {settings.lengths} lengths"
-    name = Path(settings.data).name
-    if settings.lengths == "fixed":
-        return f"the sequences of {name}, each cut or padded to their median length"
-    return f"the sequences of {name}, of varying lengths"
 
 
 STUDY = Study(

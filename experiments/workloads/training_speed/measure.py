@@ -43,10 +43,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     network = framework.build(model, sizes)
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    folder = spec.inputs.get("data", {}).get(model, "")
-    batches = inputs.batches(
-        module, sizes, settings["size"], rows=rows, varying=varying, rng=rng, folder=folder
-    )
+    batches = inputs.batches(module, sizes, settings["size"], rows=rows, varying=varying, rng=rng)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer = framework.optimizer(network, optimizer_config(settings))
     peaks = DevicePeaks(framework)
