@@ -86,8 +86,3 @@ class ModelDefinition:
     @property
     def has_random_inputs(self) -> bool:
         return self.takes_images or bool(self.SIZES)
-
-    @property
-    def has_lengths(self) -> bool:
-        """Its random inputs are sequences, whose lengths can vary."""
-        return self.lengths is not _missing

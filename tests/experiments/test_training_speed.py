@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib import import_module
+from itertools import product
 
 import numpy as np
 import pytest
 
 import models
+from experiments.cli.codes import NO_VERDICT, WRONG_CALL
 from experiments.comparison import compare
 from experiments.comparison.analyses import published
 from experiments.comparison.runs.query import table
+from experiments.config import devices, variation
+from experiments.config.settings import parse
+from experiments.run import preflight
+from experiments.run.plan import of_study
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare
-from models.contract import Batch
+from models.caption_decoder import spec as decoder
+from models.contract import Batch, ModelError
+from models.frameworks.devices import onednn
+from models.parity import Side
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tests.experiments.small_campaigns import cells, run
+from tests.experiments.small_campaigns import cells, command, run
 from tracking import tables
 from tracking.errors import ErrorCode, UsageError
 
@@ -55,11 +64,11 @@ def check_equal(batches: list[Batch], others: list[Batch]) -> None:
 
 def drawn_batches(model: str, size: str = "tiny", *, varying: bool, rows: int = 6) -> list[Batch]:
     module, rng = models.spec(model), np.random.default_rng([0, 1])
-    spec = inputs.sizes(module, size, "scan")
+    spec = inputs.sizes(module, size, "scan", "layer")
     return inputs.batches(module, spec, size, rows=rows, varying=varying, rng=rng)
 
 
-@pytest.mark.parametrize("model", ["bert", "gnmt", "deepspeech2", "tacotron2"])
+@pytest.mark.parametrize("model", ["bert", "gnmt", "deepspeech2"])
 def test_varying_lengths_have_few_shapes_and_repeat(model: str) -> None:
     varying, again = (drawn_batches(model, varying=True) for _ in range(2))
     fixed = drawn_batches(model, varying=False)
@@ -93,7 +102,7 @@ def test_ratio_below_one_lies_in_its_interval() -> None:
 
 def test_networks_of_images_take_the_batches_and_pictures_of_the_paper() -> None:
     settings = training_speed.Settings()
-    assert [settings.rows(name)[0] for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
+    assert [settings.rows(name) for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
     for name, shape in (("resnet50", (1, 224, 224, 3)), ("lenet", (1, 28, 28, 1))):
         (batch, _) = drawn_batches(name, "paper", varying=False, rows=1)
         assert batch.inputs[0].shape == shape, name
@@ -103,4 +112,98 @@ def test_model_without_random_inputs_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delattr(import_module("models.gnmt.spec"), "SIZES")
     with pytest.raises(UsageError, match="models=gnmt") as error:
         prepare.prepare(training_speed.Settings(models=("gnmt",)), lambda *_: None)
+    assert error.value.code is ErrorCode.UNSUPPORTED
+
+
+# ---- ablations: LSTM implementations, graph optimizers, convolutions
+
+
+def settings_of(**options: str) -> training_speed.Settings:
+    return parse(training_speed.Settings, training_speed.STUDY.presets, options)
+
+
+@pytest.mark.parametrize(
+    ("preset", "levels", "frameworks"),
+    [
+        ("lstm", "cells scan block layer", "pytorch tensorflow"),
+        (
+            "graph",
+            "none pruning constant_folding arithmetic_optimization dependency_optimization all",
+            "tensorflow",
+        ),
+        ("conv_algorithm", "fixed heuristic profiled", "pytorch tensorflow"),
+    ],
+)
+def test_preset_varies_what_the_study_varied(
+    preset: str, levels: str, frameworks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"])
+    settings = settings_of(preset=preset)
+    plan = of_study(training_speed.STUDY, variation.based(settings, {}))
+    cells = {
+        (cell.framework, cell.settings["model"], cell.settings[plan.factor])
+        for cell in plan.treatments
+    }
+    assert plan.baseline == levels.split()[0]
+    assert cells == set(product(frameworks.split(), settings.models, levels.split()))
+    assert ("framework" in plan.strata) == (len(frameworks.split()) > 1)
+    assert "model" in plan.strata
+
+
+def test_gate_compares_every_implementation() -> None:
+    settings = settings_of(preset="lstm", models="deepspeech2")
+    compared = of_study(training_speed.STUDY, settings).treatments
+    sides = preflight._sides(training_speed.STUDY, settings, compared, "deepspeech2")
+    cells, block = (("lstm", "cells"),), (("lstm", "block"),)
+    assert len(sides) == 2 * 4
+    assert sides[0] == Side("pytorch", cells)
+    assert {Side("tensorflow", block, "float32"), Side("pytorch", block)} < set(sides)
+    assert Side("tensorflow") in sides
+    for options, is_proven in (
+        ({"preset": "lstm", "frameworks": "pytorch"}, True),
+        ({"frameworks": "pytorch"}, False),
+        ({"preset": "graph"}, False),
+    ):
+        proven = preflight.models_to_prove("training_speed", settings_of(**options))
+        assert bool(proven) == is_proven
+
+
+@pytest.mark.parametrize(
+    ("framework", "levels", "code"),
+    [
+        ("pytorch", "cells,layer", NO_VERDICT),
+        pytest.param("tensorflow", "cells,block-v2", WRONG_CALL, marks=pytest.mark.slow),
+    ],
+)
+def test_implementations_are_measured_unless_the_gate_refuses_them(
+    place: Place, framework: str, levels: str, code: int
+) -> None:
+    """The gradient of BlockLSTMV2 takes its gates for those of BlockLSTM."""
+    settings = {**TINY, "models": "caption_decoder", "steps": "3", "warmup_steps": "1"}
+    settings |= {"frameworks": framework, "vary": f"lstm={levels}"}
+    done = place.call(*command(place, "training_speed", **settings))
+    assert done.returncode == code, done.stdout + done.stderr
+    measured = {cell.data.params["lstm"] for cell in cells(place)}
+    assert measured == (set(levels.split(",")) if code == NO_VERDICT else set())
+
+
+def test_random_captions_are_padded() -> None:
+    sizes = replace(decoder.SIZES["tiny"], lstm="scan")
+    assert (sizes.lstm, sizes.vocabulary) == ("scan", 61)
+    lengths = decoder.lengths("paper", 500, np.random.default_rng(0))
+    assert 2 <= lengths.min() < lengths.max() <= 34
+    batch = decoder.batch(sizes, np.array([4, 2]), np.random.default_rng(0))
+    _, tokens, positions = batch.inputs
+    is_word = [[True] * 4, [True, True, False, False]]
+    np.testing.assert_array_equal(tokens > 0, is_word)
+    np.testing.assert_array_equal(batch.weights.reshape(tokens.shape), is_word)
+    np.testing.assert_array_equal(positions, np.arange(8))
+    assert batch.targets.min() > 0
+
+
+def test_algorithm_of_a_cpu_is_refused_on_a_gpu() -> None:
+    assert [onednn(name, "cpu") for name in ("onednn", "plain", "profiled")] == [True, False, None]
+    assert onednn("fixed", "cuda") is None
+    with pytest.raises(ModelError, match="plain") as error:
+        onednn("plain", "cuda")
     assert error.value.code is ErrorCode.UNSUPPORTED

@@ -32,9 +32,6 @@ OF_STUDY = {
         "data": "scenes",
     },
     "training_speed": TINY,
-    "graph": {**TINY, "models": "bert"},
-    "lstm": {**TINY, "models": "caption_decoder"},
-    "conv_algorithm": {"size": "tiny", "models": "deepspeech2", "batch_sizes": "4", "steps": "3"},
     "overhead": {"models": "lenet", "frameworks": "pytorch"},
     "grid": {"models": "mobilenet_v2", "batch_sizes": "1,3", "image_sizes": "64"},
 }
@@ -88,22 +85,13 @@ WRONG = {
         ({"frameworks": "pytorch,keras-torch"}, "ctc=scan"),
         ({"models": "mobilenet_v2", "batch_size": "1"}, "batch_size=1"),
         ({"data": "/nowhere"}, "data"),
-    ],
-    "conv_algorithm": [
-        ({"algorithms": "profiled"}, "plain, onednn"),
-        ({"data": "speech"}, "data=speech"),
-        ({"models": "resnet18", "batch_sizes": "1"}, "batch_size=1"),
-        ({"models": "resnet18", "shapes": "varying"}, "shapes=varying"),
-    ],
-    "graph": [
-        ({"frameworks": "pytorch,pytorch+compile"}, "tensorflow"),
-        ({"without": "folding"}, "without=folding"),
-    ],
-    "lstm": [
-        ({"models": "resnet18"}, "models=resnet18"),
-        ({"implementations": "cudnn"}, "cudnn"),
-        ({"precision": "bfloat16"}, "precision=bfloat16"),
-        ({"frameworks": "keras-torch"}, "frameworks=keras-torch"),
+        ({"graph_off": "folding"}, "graph_off=folding"),
+        ({"graph_off": "pruning"}, "frameworks=tensorflow"),
+        ({"models": "resnet18", "lstm": "cells"}, "models=resnet18"),
+        ({"models": "bert", "lstm": "cells"}, "models=bert"),
+        ({"lstm": "cudnn"}, "lstm=cudnn"),
+        ({"lstm": "block-v2"}, "not in pytorch"),
+        ({"lstm": "block", "precision": "bfloat16"}, "precision=float32"),
     ],
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from experiments.comparison.analyses import (
-    ablations,
     batch_sizes,
     breakdown,
     controls,
@@ -33,7 +32,6 @@ BODY: tuple[Part, ...] = (
     learning.figure,
     learning.table,
     lambda evidence: evidence.study_sections,
-    ablations.nodes,
     survival.table,
     breakdown.table,
     memory_limits.table,

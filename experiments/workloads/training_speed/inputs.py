@@ -16,7 +16,7 @@ SIDES = {"paper": 224, "tiny": 32}
 CLASSES = {"paper": 1_000, "tiny": 10}
 
 
-def sizes(module: ModelDefinition, size: str, ctc: str, lstm: str = "layer") -> Any:
+def sizes(module: ModelDefinition, size: str, ctc: str, lstm: str) -> Any:
     """Return the network's sizes, as its `build` takes them."""
     if module.takes_images:
         return module.Spec(classes=CLASSES[size])

@@ -7,8 +7,11 @@ from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.training_speed import Settings
 from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
+from models.lstms import FLOAT32_ALONE
 from tracking.errors import ErrorCode, UsageError
 
+# Operators of an LSTM -> the frameworks that have them.
+BLOCKS = {"block": ("pytorch", "tensorflow"), "block-v2": ("tensorflow",)}
 # Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither.
 OFF_TENSORFLOW = ("tensorflow+xla", "keras-torch", "keras-jax")
 
@@ -29,13 +32,16 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
             f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; "
             "take ctc=scan",
         )
-    counts = {}
-    for name in settings.models:
-        for rows in settings.rows(name):
-            suffix = f", {rows}" if len(settings.rows(name)) > 1 else ""
-            counts[f"batch of {name}{suffix}"] = rows
-    lengths = " and ".join(settings.length_kinds)
-    text = f"random inputs of {settings.size} size, {lengths} lengths, drawn from the seed"
+    others = [name for name in settings.frameworks if name != "tensorflow"]
+    if settings.graph_off != "none" and others:
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"graph_off={settings.graph_off}: {', '.join(others)} cannot leave it out; "
+            "take frameworks=tensorflow",
+        )
+    _check_lstm(settings)
+    counts = {f"batch of {name}": settings.rows(name) for name in settings.models}
+    text = f"random inputs of {settings.size} size, {settings.lengths} lengths, drawn from the seed"
     return Prepared(DatasetInfo("random-inputs", f"{settings.seed:08x}", text, counts, {}), {})
 
 
@@ -45,9 +51,25 @@ def _check_model(name: str, settings: Settings) -> None:
         raise UsageError(ErrorCode.UNSUPPORTED, f"models={name}: it has no random inputs")
     networks.check_siblings(name, settings.frameworks, "models")
     if module.takes_images:
-        spec = inputs.sizes(module, settings.size, settings.ctc)
+        spec = inputs.sizes(module, settings.size, settings.ctc, settings.lstm)
         side = ("side", inputs.side(spec, settings.size))
-        networks.check_images(name, spec, side, ("batch_size", min(settings.rows(name))))
+        networks.check_images(name, spec, side, ("batch_size", settings.rows(name)))
+
+
+def _check_lstm(settings: Settings) -> None:
+    call, frameworks = f"lstm={settings.lstm}", BLOCKS.get(settings.lstm, settings.frameworks)
+    if others := [name for name in settings.frameworks if name not in frameworks]:
+        raise UsageError(
+            ErrorCode.UNSUPPORTED,
+            f"{call}: not in {', '.join(others)}; take frameworks={','.join(frameworks)}",
+        )
+    is_lower = settings.lstm in FLOAT32_ALONE and "tensorflow" in settings.frameworks
+    if is_lower and settings.precision == "bfloat16":
+        raise UsageError(ErrorCode.CONFLICT, f"{call}: TensorFlow's takes precision=float32 only")
+    for name in settings.models if settings.lstm != "layer" else ():
+        module = models.spec(name)
+        if module.takes_images or "lstm" not in vars(module.sized("tiny")):
+            raise UsageError(ErrorCode.UNSUPPORTED, f"models={name}: {call}, but it has no LSTM")
 
 
 WORKLOAD = Workload(prepare=prepare)

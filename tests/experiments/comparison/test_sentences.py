@@ -16,7 +16,6 @@ from optuna.trial import create_trial
 from experiments.comparison import compare
 from experiments.comparison.analyses import (
     Evidence,
-    ablations,
     batch_sizes,
     breakdown,
     controls,
@@ -316,19 +315,6 @@ def step_parts(blocks: int, size: float) -> list[Section]:
     return breakdown.table(Evidence(compare(runs, strata=strata)))
 
 
-def compiled(blocks: int, size: float) -> list[Section]:
-    runs = frame(("eager", "compiled"), blocks, factors={"compiled": 1 / size})
-    runs = runs.assign(**{ablations.FIRST: runs[STEP] * (runs["framework"] == "compiled") + 1})
-    runs = runs.assign(**{"graph/nodes_before": 400.0, "graph/nodes_after": 400 / size})
-    comparison = compare(runs, baseline="eager")
-    programs = {"models": ["m"], "programs": ["compiled", "missing"]}
-    return [
-        *ablations.break_even(comparison, {"eager": ["compiled"]}),
-        *ablations.nodes(Evidence(comparison, runs)),
-        ablations.graphs(comparison, **programs, table={}, source="A paper", size="full"),
-    ]
-
-
 def limits(blocks: int, size: float) -> list[Section]:
     edges = [Edge("pytorch", "", 32 if size > 1 else None, 64, "train")] * blocks
     comparison = replace(compare(frame(blocks=blocks)), frontier=tuple(edges))
@@ -347,7 +333,7 @@ def controlled(blocks: int, size: float) -> list[Section]:
 @pytest.mark.parametrize("size", [0.8, 1.25])
 @pytest.mark.parametrize(
     "make",
-    [times_to_accuracy, speed_ups, steady_states, step_parts, compiled, limits, controlled],
+    [times_to_accuracy, speed_ups, steady_states, step_parts, limits, controlled],
 )
 def test_tables_of_analyses_keep_the_rules(make: Make, size: float, blocks: int) -> None:
     sections = make(blocks, size)
