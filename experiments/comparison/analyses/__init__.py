@@ -13,8 +13,6 @@ from experiments.comparison.analyses import (
     papers,
     published,
     runs,
-    steadiness,
-    survival,
 )
 from experiments.comparison.analyses.evidence import Evidence, Part
 from experiments.comparison.report import tables
@@ -32,14 +30,13 @@ BODY: tuple[Part, ...] = (
     learning.figure,
     learning.table,
     lambda evidence: evidence.study_sections,
-    survival.table,
+    learning.times_to_accuracy,
     breakdown.table,
     memory_limits.table,
     batch_sizes.table,
     lambda evidence: tables.all_verdicts(evidence.comparison),
     lambda evidence: tables.not_measured(evidence.comparison),
     controls.sections,
-    steadiness.tables,
     intervals.looks,
     papers.table,
     published.table,
