@@ -104,7 +104,7 @@ class Study:
     first. treatments: its cells; None: every framework, and the controls.
     strata: columns whose values are judged separately, never pooled.
     allowed_to_differ: settings in which compared cells differ besides the factor.
-    side: the parity gate's side of a treatment, if sides differ in more than the framework.
+    side: the parity gate's side of a framework with settings, if they shape the network.
     scaling: length of a training at other batch sizes; None: trainings have no length.
     grows_with: the setting that memory grows with, if running out of it is a result.
     warnings: shown before the first cell.
@@ -129,7 +129,7 @@ class Study:
     treatments: Callable[[Any], tuple[Treatment, ...]] | None = None
     strata: Callable[[Any], tuple[str, ...]] = lambda _: ()
     allowed_to_differ: tuple[str, ...] = ()
-    side: Callable[[Treatment], Side] | None = None
+    side: Callable[[str, Any], Side] | None = None
     scaling: Scaling | None = None
     grows_with: str = ""
     warnings: Callable[[Any], tuple[str, ...]] = lambda _: ()
@@ -229,7 +229,6 @@ class Prepared:
     warnings: for the terminal, the tag `warnings` and the report.
     files: name → text, the campaign's artifacts.
     of_treatment: the same of treatments whose settings change their data.
-    refused: treatments that the parity gate does not call equal, and the difference.
     not_available: treatments that cannot run, and the reason.
     left_out: pictures and folders that are not read, each with the reason.
     folders: that cells need; the nodes of a cluster have to share them.
@@ -242,7 +241,6 @@ class Prepared:
     tags: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     of_treatment: Mapping[str, Prepared] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
     not_available: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()

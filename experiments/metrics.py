@@ -23,7 +23,7 @@ Headline = tuple[str, int] | None
 Shown = Literal["plain", "milliseconds", "no"]
 # Values that a metric summarises: steps, windows of steps (if steps ran freely), or requests.
 Within = Literal["", "steps", "windows", "requests"]
-# Times to an accuracy, which some runs never reach: such runs are censored, not left out.
+# Times to an accuracy, which some runs never reach: counted, never judged.
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
 # Metric of steps that ran freely, which have no single times.

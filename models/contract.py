@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -78,19 +78,6 @@ class Batch:
     targets: Array
     weights: Array
     uniform_weights: bool | None = None
-
-
-@dataclass(frozen=True)
-class DataRequirements:
-    """Real examples of a network of sequences, whose spec has `reads` and `batch_of`.
-
-    kind: its reader in `experiments.datasets.sequences`. sizes: arguments of the reader.
-    longest: the longest part that the network takes; None for no bound.
-    """
-
-    kind: str
-    sizes: Mapping[str, int]
-    longest: int | None = None
 
 
 class UniformWeights:
@@ -499,18 +486,9 @@ class Framework(ABC):
         Called once, before a network is built.
         """
 
-    def leave_graphs(self, off: Collection[str]) -> None:
-        """Switch off some `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS` of later graphs."""
-        if off:
-            raise ModelError(
-                ErrorCode.UNSUPPORTED, f"{self.name} has no graph optimizers to be switched off"
-            )
-
-    def graph_nodes(
-        self, network: Any, optimizer: Any, batch: Batch
-    ) -> Mapping[str, tuple[int, int]]:
-        """Make a step; return its graph's nodes before and after its optimizers, by kind."""
-        return {}
+    def disable_graph_optimizer(self, name: str) -> None:
+        """Leave one of `models.frameworks.GRAPH_OPTIMIZERS` out of later graphs."""
+        raise ModelError(ErrorCode.UNSUPPORTED, f"{self.name} has no graph optimizer {name}")
 
     def jit_compile(self, network: Any) -> bool | None:
         """Return the decision on XLA.

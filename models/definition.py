@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
+from models.contract import Array, Batch, ErrorCode, ModelError, Weights
 from models.layers import images
 from models.layers.images import ImageSpec, Shapes
 
@@ -26,8 +26,8 @@ class ModelDefinition:
 
     Spec: its sizes. shapes: of its weights, by PyTorch's names. probe: a small version, or the
     whole with `full`, and a batch for the parity gate. SIZES, lengths, batch: by the name of a
-    size, specs and random inputs of sequences; reads, batch_of: real ones. checkpoint_name: our
-    name of an array in a published file; None for an array that is not used.
+    size, specs and random inputs of sequences. checkpoint_name: our name of an array in a
+    published file; None for an array that is not used.
     """
 
     Spec: type[Any]
@@ -37,8 +37,6 @@ class ModelDefinition:
     SIZES: Mapping[str, Any] = field(default_factory=dict)
     lengths: Callable[[str, int, np.random.Generator], Array] = _missing
     batch: Callable[[Any, Array, np.random.Generator], Batch] = _missing
-    reads: Callable[[Any], DataRequirements] = _missing
-    batch_of: Callable[..., Batch] = _missing
     checkpoint_name: Callable[[str], str | None] = str
 
     @classmethod
@@ -88,13 +86,3 @@ class ModelDefinition:
     @property
     def has_random_inputs(self) -> bool:
         return self.takes_images or bool(self.SIZES)
-
-    @property
-    def has_lengths(self) -> bool:
-        """Its random inputs are sequences, whose lengths can vary."""
-        return self.lengths is not _missing
-
-    @property
-    def reads_files(self) -> bool:
-        """It can train on sequences from files."""
-        return self.reads is not _missing

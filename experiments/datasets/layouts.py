@@ -38,7 +38,6 @@ class SkipReason(StrEnum):
     NO_WORD = "caption without a word"
     TOO_LONG = "caption of more than 1,000 words"
     TWO_FILES = "id of more than one image file"
-    NOT_FETCHED = "image was not fetched"
     NOT_LISTED = "image in no split list"
     UNKNOWN_SPLIT = "unknown split"
 

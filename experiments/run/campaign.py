@@ -42,14 +42,9 @@ class Campaign:
         self.devices = tuple(dict.fromkeys(used))
         self.recorder = Recorder(records, display, self.devices[0], part_of)
         self.recorder.warnings = list(prepared.data.warnings)
-        skipped = {
-            RunOutcome.NOT_AVAILABLE: prepared.data.not_available,
-            RunOutcome.NOT_EQUAL: prepared.data.refused,
-        }
         skips = {
-            name: Skip(outcome, reason)
-            for outcome, reasons in skipped.items()
-            for name, reason in reasons.items()
+            name: Skip(RunOutcome.NOT_AVAILABLE, reason)
+            for name, reason in prepared.data.not_available.items()
         }
         self.schedule = Schedule(prepared.plan, prepared.settings, skips)
         self.looks: tuple[int, ...] = ()

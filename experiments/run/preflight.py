@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import studies, workloads
-from experiments.config import devices, interpreters
+from experiments.config import devices, interpreters, variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DEVICE, CellSpec, Node, Study, Treatment
@@ -229,28 +229,18 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     """
     module, settings, compared = prepared.module, prepared.settings, prepared.plan.treatments
     optimizers, proof_devices = training_rules(settings, compared), _proof_devices(settings)
-    all_rows, refused = list[Row](), dict[str, str]()
+    all_rows = list[Row]()
     for model in models_to_prove(prepared.study, settings):
         sides = _sides(module, settings, compared, model)
         display.begin(f"parity of {model}")
-        rows = list[Row]()
         for device in proof_devices:
             request = ParityRequest(model, optimizers, device=device)
-            distinct = list(dict.fromkeys(sides.values()))
-            rows += parity_cache.rows(request, distinct, Path(settings.cache), display.step)
-        for treatment, side in sides.items():
-            of_side = [row for row in rows if row.framework == str(side)]
-            if difference := parity_cache.difference(of_side):
-                refused[treatment] = difference
-        all_rows += rows
+            all_rows += parity_cache.rows(request, sides, Path(settings.cache), display.step)
     if not all_rows:
         return prepared
     different = parity_cache.differences(all_rows)
-    is_refused = bool(module.side) and not settings.allow_unequal
-    is_unequal = bool(different) and not is_refused
-    head = "not equal, and so not measured" if is_refused else "UNEQUAL"
-    warnings = [f"{head}: {line}" for line in different]
-    if is_unequal and not settings.allow_unequal:
+    warnings = [f"UNEQUAL: {line}" for line in different]
+    if different and not settings.allow_unequal:
         raise UsageError(
             ErrorCode.NOT_EQUAL,
             f"{different[0]}; allow_unequal=true measures them all the same and marks the report",
@@ -260,13 +250,11 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
         for name in sorted(set(devices.resolve_all(settings)) - set(proof_devices))
     ]
     tags = {
-        "parity": "unequal" if is_unequal else "equal",
+        "parity": "unequal" if different else "equal",
         "parity.device": ",".join(proof_devices),
     }
     files = {"parity.json": parity_cache.as_json(all_rows)}
-    return prepared.with_data(
-        warnings=warnings, tags=tags, files=files, refused=refused if is_refused else {}
-    )
+    return prepared.with_data(warnings=warnings, tags=tags, files=files)
 
 
 def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
@@ -283,39 +271,37 @@ def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
     """Return the models that go through the gate; none where all cells compute by the same code."""
     module = studies.load(study)
     is_single = len(settings.frameworks) < 2 or "framework" in module.strata(settings)
-    is_same_code = is_single and not module.side and not settings.levels
+    sides = {
+        module.side(name, level) if module.side else None
+        for level in variation.each(settings)
+        for name in settings.frameworks
+    }
+    is_same_code = is_single and len(sides) < 2 and not settings.levels
     return () if is_same_code else treatments.models_of(module, settings)
 
 
 def _sides(
     module: Study, settings: CampaignSettings, compared: Sequence[Treatment], model: str
-) -> dict[str, Side]:
+) -> list[Side]:
     """Return the sides that have to compute a model alike, each with its interpreter.
 
-    These are the treatments of a study that defines sides, or the frameworks in each version.
+    These are the frameworks, in each version and with each of the settings that shape the network.
     """
-    sides = {name: Side(name) for name in settings.frameworks}
-    if settings.levels:
-        sides = {
-            treatment.name: Side(treatment.framework, version=treatment.version)
-            for treatment in compared
-            if not treatment.control
-        }
-    if module.side:
-        of_study = {
-            treatment.name: module.side(treatment)
-            for treatment in compared
-            if treatment.settings.get("model") == model
-        }
-        sides = of_study or sides
-    pythons = {treatment.name: treatment.merged(settings).pythons for treatment in compared}
-    return {
-        name: replace(
-            side,
-            python=interpreters.separate(side.framework, pythons.get(name, settings.pythons)),
+    sides = [(Side(name), settings.pythons) for name in settings.frameworks]
+    if settings.levels or module.side:
+        sides = []
+        for treatment in compared:
+            if treatment.control or treatment.settings.get("model", model) != model:
+                continue
+            of_cell, name = treatment.merged(settings), treatment.framework
+            side = module.side(name, of_cell) if module.side else Side(name)
+            sides.append((replace(side, version=treatment.version), of_cell.pythons))
+    return list(
+        dict.fromkeys(
+            replace(side, python=interpreters.separate(side.framework, pythons))
+            for side, pythons in sides
         )
-        for name, side in sides.items()
-    }
+    )
 
 
 def training_rules(

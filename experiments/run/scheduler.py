@@ -177,8 +177,7 @@ class Schedule:
     def counts(self, outcome: RunOutcome | None) -> bool:
         """Return True if a cell with this outcome need not run again."""
         is_limit = outcome == RunOutcome.OUT_OF_MEMORY and bool(self._frontier.along)
-        known = (RunOutcome.OK, RunOutcome.NOT_EQUAL, RunOutcome.NOT_AVAILABLE)
-        return outcome in known or is_limit
+        return outcome in (RunOutcome.OK, RunOutcome.NOT_AVAILABLE) or is_limit
 
     def is_done(self, cells: Iterable[Cell]) -> bool:
         return all(cell.key in self._done and not self._is_owed(cell) for cell in cells)

@@ -7,7 +7,7 @@ Science and Technology, 2022).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.config.settings import (
     MAX_RATE,
@@ -21,8 +21,12 @@ from experiments.config.settings import (
 from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
+from models.frameworks import GRAPH_OPTIMIZERS
+from models.lstms import FLOAT32_ALONE, IMPLEMENTATIONS
 
-SYNTHETIC = "synthetic"
+if TYPE_CHECKING:
+    from models.parity import Side
+
 BATCH_SIZES = {
     "resnet50": 64,
     "vgg16": 64,
@@ -54,13 +58,6 @@ class Settings(CampaignSettings):
     size: str = setting(
         "paper", "of the networks and of their inputs", choices=("paper", "tiny"), group="networks"
     )
-    data: str = setting(
-        SYNTHETIC,
-        "synthetic: drawn from the seed; "
-        "or a file or folder of sentences, pairs of sentences or recorded speech",
-        path=True,
-        group="data",
-    )
     batch_size: int = setting(
         0,
         "examples a step; 0: the paper's for each network",
@@ -70,7 +67,7 @@ class Settings(CampaignSettings):
     )
     lengths: str = setting(
         "fixed",
-        "of the sequences; fixed: all one, files' cut or padded to the median; varying: in buckets",
+        "of the sequences; fixed: all one, the median; varying: in buckets",
         choices=("fixed", "varying"),
         group="training",
     )
@@ -89,6 +86,21 @@ class Settings(CampaignSettings):
         "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), "
         "Keras' own, or the gate's (scan)",
         choices=("sparse", "dense", "keras", "scan"),
+        group="training",
+        advanced=True,
+    )
+    lstm: str = setting(
+        "layer",
+        "of networks with LSTMs: the framework's layer, a loop over cells (cells, scan), "
+        "or its operators (block, block-v2)",
+        choices=IMPLEMENTATIONS,
+        group="training",
+        advanced=True,
+    )
+    graph_off: str = setting(
+        "none",
+        "graph optimizer that TensorFlow leaves out; all: every one",
+        choices=("none", *GRAPH_OPTIMIZERS),
         group="training",
         advanced=True,
     )
@@ -117,14 +129,9 @@ class Settings(CampaignSettings):
     )
     parameters = SpeedParameters
 
-    @property
-    def length_kinds(self) -> tuple[str, ...]:
-        """Kinds of lengths of sequences, fixed or varying, of all cells."""
-        return (self.lengths,)
-
-    def rows(self, model: str) -> tuple[int, ...]:
-        """Return the examples of a step, in each cell of a model."""
-        return (self.batch_size or BATCH_SIZES.get(model, 32),)
+    def rows(self, model: str) -> int:
+        """Return the examples of a step of a model."""
+        return self.batch_size or BATCH_SIZES.get(model, 32)
 
 
 SOURCE = "Huazhong University of Science and Technology, 2022"
@@ -158,7 +165,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             f"{name} · {model}",
             name,
             "measure",
-            {"model": model, "batch_size": settings.rows(model)[0]},
+            {"model": model, "batch_size": settings.rows(model)},
             group=model,
         )
         for model in settings.models
@@ -166,22 +173,25 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     )
 
 
+def side(framework: str, settings: Settings) -> Side:
+    """Return the side of the parity gate: float32 for an LSTM that has no other."""
+    from models.parity import Side
+
+    if settings.lstm == "layer":
+        return Side(framework)
+    is_lower = framework != "pytorch" and settings.lstm in FLOAT32_ALONE
+    return Side(framework, (("lstm", settings.lstm),), "float32" if is_lower else "float64")
+
+
 def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
     """Return the published tables with ours; that of shares if steps were profiled."""
     from experiments.comparison.analyses import published
 
-    speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
+    if comparison.factor != "framework":  # they compare frameworks
+        return ReportAddition()
+    inputs = f"random inputs of {settings.lengths} lengths"
+    speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs)
     return ReportAddition(sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
-
-
-def inputs(settings: Settings) -> str:
-    """Describe the inputs of the networks."""
-    if settings.data == SYNTHETIC:
-        return f"random inputs of {settings.lengths} lengths"
-    name = Path(settings.data).name
-    if settings.lengths == "fixed":
-        return f"the sequences of {name}, each cut or padded to their median length"
-    return f"the sequences of {name}, of varying lengths"
 
 
 STUDY = Study(
@@ -193,6 +203,7 @@ STUDY = Study(
     models=lambda settings: settings.models,
     treatments=treatments,
     strata=lambda _: ("model",),
+    side=side,
     also=also,
     presets={
         "demo": {
@@ -203,6 +214,22 @@ STUDY = Study(
             "blocks": 6,
         },
         "paper": {"blocks": 6},
+        "lstm": {
+            "models": ("deepspeech2", "gnmt", "tacotron2", "caption_decoder"),
+            "vary": "lstm=cells,scan,block,layer",
+            "blocks": 6,
+        },
+        "graph": {
+            "frameworks": ("tensorflow",),
+            "vary": f"graph_off={','.join(('none', *GRAPH_OPTIMIZERS))}",
+            "blocks": 6,
+        },
+        "conv_algorithm": {
+            "models": ("resnet50", "vgg16", "inception_v3"),
+            "device": "cuda",
+            "vary": "conv_algorithm=fixed,heuristic,profiled",
+            "blocks": 6,
+        },
     },
     outcomes=(
         outcome("train/examples_per_second"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
+from models.contract import Array, Batch, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -133,37 +133,17 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
 
 
 def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
-    """Return random word pieces and classes, rows padded to the longest."""
-    inside = is_inside(lengths)
-    tokens = rng.integers(1, spec.vocabulary, inside.shape, dtype=np.int32)
-    tokens[~inside] = PADDING
-    return batch_of(spec, rng, (tokens, lengths))
-
-
-def reads(spec: Spec) -> DataRequirements:
-    """Return the kind of real examples: sentences.
-
-    Returns:
-        `longest`: their words and two marks have positions.
-    """
-    return DataRequirements("sentences", {"vocabulary": spec.vocabulary}, longest=spec.positions)
-
-
-def batch_of(spec: Spec, rng: np.random.Generator, tokens: tuple[Array, Array]) -> Batch:
-    """Return sentences with random classes.
-
-    Args:
-        spec: Sizes of the network.
-        rng: Draws the classes.
-        tokens: int32 (n, length), padded, and the length of each row.
+    """Return random word pieces and classes, rows padded to the longest.
 
     Returns:
         inputs, int32: tokens (n, length), lengths (n,), types (n, length), which are zero.
     """
-    padded, lengths = tokens
-    targets = rng.integers(0, spec.classes or 1, len(padded), dtype=np.int32)
-    inputs = (padded, lengths.astype(np.int32), np.zeros_like(padded))
-    return Batch(inputs, targets, np.ones(len(padded), np.float32))
+    inside = is_inside(lengths)
+    tokens = rng.integers(1, spec.vocabulary, inside.shape, dtype=np.int32)
+    tokens[~inside] = PADDING
+    targets = rng.integers(0, spec.classes or 1, len(tokens), dtype=np.int32)
+    inputs = (tokens, lengths.astype(np.int32), np.zeros_like(tokens))
+    return Batch(inputs, targets, np.ones(len(tokens), np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
+from models.contract import Array, Batch, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -124,30 +124,8 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     inside = is_inside(symbols)
     targets = rng.integers(1, spec.symbols, inside.shape, dtype=np.int32)
     targets[~inside] = BLANK
-    return batch_of(spec, rng, (features, lengths), (targets, symbols))
-
-
-def reads(spec: Spec) -> DataRequirements:
-    """Return the kind of real examples: recorded speech with its letters.
-
-    Returns:
-        `sizes`: bins of a spectrogram.
-    """
-    return DataRequirements("spectrograms", {"bins": spec.features})
-
-
-def batch_of(
-    _: Spec, __: np.random.Generator, speech: tuple[Array, Array], target: tuple[Array, Array]
-) -> Batch:
-    """Return a batch of speech.
-
-    Args:
-        speech: Features (n, frames, bins), padded, and the frames of each row.
-        target: int32 (n, symbols), 0 behind the end, and the symbols of each row.
-    """
-    features, lengths = speech
     ones = np.ones(len(features), np.float32)
-    return Batch((features, lengths.astype(np.int32)), target[0], ones)
+    return Batch((features, lengths.astype(np.int32)), targets, ones)
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

@@ -41,17 +41,6 @@ GRAPH_OPTIMIZERS = (
     "dependency_optimization",
     "all",
 )
-# Every other one that TensorFlow's Python interface has a switch for.
-OTHER_GRAPH_OPTIMIZERS = (
-    "layout_optimizer",
-    "shape_optimization",
-    "remapping",
-    "loop_optimization",
-    "function_optimization",
-    "scoped_allocator_optimization",
-    "pin_to_host_optimization",
-    "implementation_selector",
-)
 # `float32`, `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed;
 # weights, loss and optimizer are float32, convolutions and products bfloat16.
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")

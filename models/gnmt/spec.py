@@ -13,7 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, Weights
+from models.contract import Array, Batch, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -94,43 +94,20 @@ def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
 
 
 def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
-    """Return random pairs of sentences of equal lengths, padded to the longest."""
-    inside = is_inside(lengths)
-    source, target = (
-        np.where(inside, rng.integers(2, spec.vocabulary, inside.shape), PADDING).astype(np.int32)
-        for _ in range(2)
-    )
-    return batch_of(spec, rng, (source, lengths), (target, lengths))
-
-
-def reads(spec: Spec) -> DataRequirements:
-    """Return the kind of real examples: pairs of sentences.
-
-    Returns:
-        `longest`: the memory of attention grows with length × length × width.
-    """
-    return DataRequirements("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
-
-
-def batch_of(
-    _: Spec, __: np.random.Generator, source: tuple[Array, Array], target: tuple[Array, Array]
-) -> Batch:
-    """Return a batch of pairs of sentences.
-
-    Args:
-        source: int32 (n, words), padded, and the length of each row.
-        target: The same, of the translations, which are predicted.
+    """Return random pairs of sentences of equal lengths, padded to the longest.
 
     Returns:
         inputs: source, lengths int32 (n,), target one word behind; targets int32 (n · words,),
         weights 0 behind the end of a sentence.
     """
-    words, lengths = source
-    targets, target_lengths = target
-    shifted = np.insert(targets[:, :-1], 0, START, axis=1)
-    inside = is_inside(target_lengths, targets.shape[1])
-    inputs = (words, lengths.astype(np.int32), shifted)
-    return Batch(inputs, targets.ravel(), inside.ravel().astype(np.float32))
+    inside = is_inside(lengths)
+    source, target = (
+        np.where(inside, rng.integers(2, spec.vocabulary, inside.shape), PADDING).astype(np.int32)
+        for _ in range(2)
+    )
+    shifted = np.insert(target[:, :-1], 0, START, axis=1)
+    inputs = (source, lengths.astype(np.int32), shifted)
+    return Batch(inputs, target.ravel(), inside.ravel().astype(np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

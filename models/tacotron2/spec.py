@@ -14,7 +14,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
+from models.contract import Array, Batch, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -137,7 +137,12 @@ def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
 
 
 def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
-    """Return random characters and spectrograms, padded to the longest; six frames a character."""
+    """Return random characters and spectrograms, padded to the longest; six frames a character.
+
+    Returns:
+        inputs: characters, their number int32 (n,), the frame before each one (n, F, bins),
+        frames int32 (n,); targets float32 (n, F, bins), 0 behind the end.
+    """
     counts = np.maximum(lengths // 6, 1).astype(np.int32)
     inside = is_inside(counts)
     characters = rng.integers(1, spec.characters, inside.shape, dtype=np.int32)
@@ -145,34 +150,8 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     inside = is_inside(lengths)
     mel = rng.standard_normal((*inside.shape, spec.bins)).astype(np.float32)
     mel[~inside] = 0
-    return batch_of(spec, rng, (mel, lengths), (characters, counts))
-
-
-def reads(spec: Spec) -> DataRequirements:
-    """Return the kind of real examples: recorded speech with its characters.
-
-    Returns:
-        `sizes`: bins of a spectrogram and the number of characters.
-    """
-    return DataRequirements("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
-
-
-def batch_of(
-    _: Spec, __: np.random.Generator, speech: tuple[Array, Array], text: tuple[Array, Array]
-) -> Batch:
-    """Return a batch of speech.
-
-    Args:
-        speech: Spectrograms (n, F, bins), padded, and the frames of each row.
-        text: Characters int32 (n, C), padded, and the characters of each row.
-
-    Returns:
-        inputs: characters, their number int32 (n,), the frame before each one (n, F, bins),
-        frames int32 (n,); targets float32 (n, F, bins), 0 behind the end.
-    """
-    (mel, frames), (characters, counts) = speech, text
     before = np.concatenate([np.zeros_like(mel[:, :1]), mel[:, :-1]], axis=1)
-    inputs = (characters, counts.astype(np.int32), before, frames.astype(np.int32))
+    inputs = (characters, counts, before, lengths.astype(np.int32))
     return Batch(inputs, mel, np.ones(len(mel), np.float32))
 
 

@@ -1,4 +1,4 @@
-"""Models and data sets of users, in folders: the tutorial's commands, the gate, and refusals."""
+"""Models of users, in folders: the tutorial's commands, the gate, and refusals."""
 
 from __future__ import annotations
 
@@ -46,20 +46,19 @@ def runs_of(place: Place, kind: str) -> list[StoredRun]:
 @pytest.mark.slow
 def test_tutorial_can_be_followed(place: Place) -> None:
     names = [command.words[1] for command in TUTORIAL]
-    assert names == ["new", "new", "parity", "parity", "classification", "new", "classification"]
+    assert names == ["new", "new", "parity", "parity", "classification"]
     for command in TUTORIAL:
         done = run(place, *command.words[1:])
         # one block gives no verdict
         expected = NO_VERDICT if command.words[1] == "classification" else DONE
         assert done.returncode == expected, done.stdout + done.stderr
-    first, second = sorted(runs_of(place, "campaign"), key=lambda run: run.start_ms)
-    assert first.tags["parity"] == "equal"
-    assert second.tags["dataset"] == "my_pictures"
-    assert re.fullmatch(r"my_net@\w{12}", first.tags["model"])
-    files = {file.path for file in Store(place.uri)._client.list_artifacts(first.run_id)}
+    (campaign,) = runs_of(place, "campaign")
+    assert campaign.tags["parity"] == "equal"
+    assert re.fullmatch(r"my_net@\w{12}", campaign.tags["model"])
+    files = {file.path for file in Store(place.uri)._client.list_artifacts(campaign.run_id)}
     assert {"my_net.spec.py", "my_net.pytorch.py", "my_net.keras.py", "parity.json"} <= files
     cells = runs_of(place, "cell")
-    assert {cell.tags["model"] for cell in cells} == {first.tags["model"]}
+    assert {cell.tags["model"] for cell in cells} == {campaign.tags["model"]}
     # resumed from another folder; with other sources the campaign is refused
     options = ["--resume=last", f"--cache={place.cache}", f"--journal={place.journal}"]
     command_line = (sys.executable, "-m", "experiments", "classification", *options)
@@ -187,12 +186,6 @@ HOSTILE = {
         "class Mute(BaseException):\n    def __str__(self):\n        raise ValueError\nraise Mute"
     ),
 }
-DATA = {
-    "failing.py": "\ndef read(folder):\n    raise ValueError('no pictures')\n",
-    "ending.py": "raise SystemExit(3)\n",
-    "stopping.py": "\nraise KeyboardInterrupt\n",
-    "empty.py": "def read(folder):\n    return None\n",
-}
 
 
 @pytest.fixture
@@ -207,9 +200,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("new model lenet", "name=lenet"),
         ("new model My-Net", "My-Net"),
-        ("new models a", "choose model, dataset"),
+        ("new models a", "kind=models"),
         ("new model a --from=torchvision", "torchvision:resnet18"),
-        ("new dataset a --from=torch:nets:small", "new model a"),
         ("new model broken", "name=broken"),
         ("classification --model=./nowhere/", "spec.py"),
         ("classification --model=./lenet/", "lenet"),
@@ -219,11 +211,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("parity --models=lenet,./raising/", "Odd: \\x1b]0;title\\x07 more"),
         ("classification --model=./mute/", "Mute"),
         ("classification --model=./loop/", "model=loop"),
-        ("classification --data=ending.py", "ending.py, line 1: SystemExit: 3"),
-        ("classification --data=stopping.py", "stopping.py, line 2: KeyboardInterrupt"),
-        ("classification --data=nowhere.py", "nowhere.py"),
-        ("classification --data=failing.py", "failing.py, line 3: ValueError: no pictures"),
-        ("classification --data=empty.py", "NoneType"),
     ],
 )
 @pytest.mark.timeout(60)
@@ -236,8 +223,6 @@ def test_unusable_code_is_one_line(
     for name, text in {"lenet": "", **HOSTILE}.items():
         (folder / name).mkdir()
         (folder / name / "spec.py").write_text(text)
-    for name, text in DATA.items():
-        (folder / name).write_text(text)
     (folder / "loop").symlink_to("loop")
     assert main(words.split()) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()

@@ -20,13 +20,13 @@ A, B, C = (Treatment(name, name) for name in "abc")
 
 
 def make_schedule(
-    *treatments: Treatment, along: str = "", refused: tuple[str, ...] = (), pairing: str = ""
+    *treatments: Treatment, along: str = "", missing: tuple[str, ...] = (), pairing: str = ""
 ) -> Schedule:
     """Return a schedule of two blocks."""
     plan = Plan("t", "framework", treatments[0].name, treatments, along=along)
     settings = replace(CampaignSettings(), pairing=pairing or "sequential", blocks=2)
     return Schedule(
-        plan, settings, dict.fromkeys(refused, Skip(RunOutcome.NOT_EQUAL, "weights differ"))
+        plan, settings, dict.fromkeys(missing, Skip(RunOutcome.NOT_AVAILABLE, "too few cores"))
     )
 
 
@@ -122,16 +122,16 @@ def test_larger_cells_are_skipped_but_fitting_phases_run() -> None:
     assert sorted(steps) == sorted([*whole, *separate])
 
 
-def test_unequal_treatment_is_skipped() -> None:
-    schedule = make_schedule(A, B, refused=("b",))
-    assert sorted(play(schedule, {})) == ["a", "b: not_equal"]
-    assert schedule.counts(RunOutcome.NOT_EQUAL)
+def test_treatment_that_is_not_available_is_skipped() -> None:
+    schedule = make_schedule(A, B, missing=("b",))
+    assert sorted(play(schedule, {})) == ["a", "b: not_available"]
+    assert schedule.counts(RunOutcome.NOT_AVAILABLE)
 
 
 def test_interleaved_group_runs_as_a_whole() -> None:
-    schedule = make_schedule(A, B, C, pairing="interleaved", refused=("c",))
+    schedule = make_schedule(A, B, C, pairing="interleaved", missing=("c",))
     both = ", ".join(cell.treatment for cell in schedule.blocks[0] if cell.treatment != "c")
-    assert play(schedule, {"b": BUSY}) == ["c: not_equal", both, f"{both} again"]
+    assert play(schedule, {"b": BUSY}) == ["c: not_available", both, f"{both} again"]
     cells = {cell.treatment: cell for cell in schedule.blocks[0]}
-    schedule.recall({cells["a"].key: OK, cells["c"].key: CellResult(RunOutcome.NOT_EQUAL)})
-    assert play(schedule, {}) == ["c: not_equal", both]
+    schedule.recall({cells["a"].key: OK, cells["c"].key: CellResult(RunOutcome.NOT_AVAILABLE)})
+    assert play(schedule, {}) == ["c: not_available", both]

@@ -1,73 +1,58 @@
-"""Training speed: campaigns, inputs, sequences from files, and the published table."""
+"""Training speed: campaigns, inputs, and the published table."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
+from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import models
+from experiments.cli.codes import NO_VERDICT, WRONG_CALL
 from experiments.comparison import compare
 from experiments.comparison.analyses import published
-from experiments.comparison.runs.pairing import find_mismatch
 from experiments.comparison.runs.query import table
+from experiments.config import devices, variation
 from experiments.config.settings import parse
-from experiments.contract import Prepared
-from experiments.datasets.sequences.data import Sequences
+from experiments.run import preflight
+from experiments.run.plan import of_study
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare
-from models.contract import Batch
+from models.caption_decoder import spec as decoder
+from models.contract import Batch, ModelError
+from models.frameworks.devices import onednn
+from models.parity import Side
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tests.experiments.datasets.recordings import ljspeech
-from tests.experiments.small_campaigns import cells, run
+from tests.experiments.small_campaigns import cells, command, run
 from tracking import tables
 from tracking.errors import ErrorCode, UsageError
 
 TINY = {"size": "tiny", "batch_size": "4"}
-SEQUENCES = ("bert", "gnmt", "deepspeech2", "tacotron2")
 
 
 @pytest.mark.parametrize(
     "frameworks", ["pytorch", pytest.param("pytorch,tensorflow", marks=pytest.mark.slow)]
 )
-def test_frameworks_train_on_lines_of_text(place: Place, frameworks: str) -> None:
-    path = place.folder / "corpus.txt"
-    path.write_text("\n".join(" ".join("abcd"[: 1 + n % 4]) for n in range(16)))
-    settings = {"models": "bert", "data": str(path), "lengths": "varying", "steps": "9"}
+def test_frameworks_train_on_varying_lengths(place: Place, frameworks: str) -> None:
+    settings = {"models": "bert", "lengths": "varying", "steps": "9"}
     run(place, "training_speed", frameworks=frameworks, **TINY, **settings)
     assert {cell.data.tags["framework"] for cell in cells(place)} == set(frameworks.split(","))
     for cell in cells(place):
         metrics = cell.data.metrics
         assert cell.data.tags.get("parity", "equal") == "equal"
-        assert cell.data.tags["dataset"].startswith("corpus.txt-")
+        (dataset,) = (used.dataset for used in cell.inputs.dataset_inputs)
+        assert cell.data.tags["dataset"] == dataset.name == "random-inputs"
+        assert json.loads(dataset.profile) == {"batch of bert": 4}
         # nine steps in the first epoch, which has the first step, and nine timed ones
         assert metrics["train/first_epoch_seconds"] > metrics["train/first_step_seconds"]
         assert metrics["train/epoch_seconds"] * metrics["train/examples_per_second"] >= 9 * 4
         assert metrics["train/recompilations"] == 0, "one graph takes all lengths"
     for file in place.journal.glob("*/cells/*/*/values.parquet"):
         assert len(tables.read(file, ("phase",))["phase"]) == 2 * 9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("other", "ctc"), [("keras-torch", "scan"), ("tensorflow", "sparse")])
-def test_both_frameworks_train_on_the_same_recordings(place: Place, other: str, ctc: str) -> None:
-    folder = ljspeech(place.folder / "speech")
-    settings = {"models": "deepspeech2", "steps": "2", "warmup_steps": "1", "data": str(folder)}
-    run(place, "training_speed", frameworks=f"pytorch,{other}", ctc=ctc, **TINY, **settings)
-    assert {cell.data.tags["framework"] for cell in cells(place)} == {"pytorch", other}
-    for cell in cells(place):
-        (dataset,) = (used.dataset for used in cell.inputs.dataset_inputs)
-        assert cell.data.tags["dataset"] == dataset.name
-        assert dataset.name.startswith("speech-")
-        assert json.loads(dataset.profile)["examples of deepspeech2"] == 8
-        assert json.loads(dataset.source) == {"uri": str(folder)}
-        assert cell.data.metrics["model/trainable_parameters"] == 27_457
 
 
 def check_equal(batches: list[Batch], others: list[Batch]) -> None:
@@ -77,15 +62,13 @@ def check_equal(batches: list[Batch], others: list[Batch]) -> None:
             np.testing.assert_array_equal(array, again)
 
 
-def drawn_batches(
-    model: str, size: str = "tiny", *, varying: bool, rows: int = 6, folder: str = ""
-) -> list[Batch]:
+def drawn_batches(model: str, size: str = "tiny", *, varying: bool, rows: int = 6) -> list[Batch]:
     module, rng = models.spec(model), np.random.default_rng([0, 1])
-    spec = inputs.sizes(module, size, "scan")
-    return inputs.batches(module, spec, size, rows=rows, varying=varying, rng=rng, folder=folder)
+    spec = inputs.sizes(module, size, "scan", "layer")
+    return inputs.batches(module, spec, size, rows=rows, varying=varying, rng=rng)
 
 
-@pytest.mark.parametrize("model", ["deepspeech2", "bert"])
+@pytest.mark.parametrize("model", ["bert", "gnmt", "deepspeech2"])
 def test_varying_lengths_have_few_shapes_and_repeat(model: str) -> None:
     varying, again = (drawn_batches(model, varying=True) for _ in range(2))
     fixed = drawn_batches(model, varying=False)
@@ -119,7 +102,7 @@ def test_ratio_below_one_lies_in_its_interval() -> None:
 
 def test_networks_of_images_take_the_batches_and_pictures_of_the_paper() -> None:
     settings = training_speed.Settings()
-    assert [settings.rows(name)[0] for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
+    assert [settings.rows(name) for name in settings.models] == [64, 64, 64, 32, 20, 32, 32]
     for name, shape in (("resnet50", (1, 224, 224, 3)), ("lenet", (1, 28, 28, 1))):
         (batch, _) = drawn_batches(name, "paper", varying=False, rows=1)
         assert batch.inputs[0].shape == shape, name
@@ -132,75 +115,95 @@ def test_model_without_random_inputs_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert error.value.code is ErrorCode.UNSUPPORTED
 
 
-def read(cache: Path, models_: str, data: Path, **options: str) -> Prepared:
-    settings = {**TINY, "models": models_, "data": str(data), "cache": str(cache), **options}
-    return prepare.prepare(
-        parse(training_speed.Settings, training_speed.STUDY.presets, settings), lambda *_: None
-    )
+# ---- ablations: LSTM implementations, graph optimizers, convolutions
 
 
-@pytest.mark.parametrize("name", SEQUENCES)
-def test_sequences_from_files_have_few_shapes_and_repeat(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    ljspeech(folder)
-    lines = [" ".join(f"w{number % 7}" for number in range(length)) for length in range(2, 18)]
-    (folder / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
-    (folder / "pairs.tsv").write_text("\n".join(f"{line}\t{line} too" for line in lines))
-    prepared = read(tmp_path, ",".join(SEQUENCES), folder, lengths="varying")
-    of_files = {"rows": 3, "folder": prepared.inputs["data"][name]}
-    varying, again = (drawn_batches(name, varying=True, **of_files) for _ in range(2))
-    check_equal(varying, again)
-    shapes = {tuple(array.shape for array in batch.inputs) for batch in varying}
-    assert len(varying) == 2 * len(shapes) == 2 * inputs.BUCKETS
-    of_files["folder"] = read(tmp_path, name, folder).inputs["data"][name]
-    fixed = drawn_batches(name, varying=False, **of_files)
-    assert len(fixed) == 2
-    assert len({tuple(array.shape for array in batch.inputs) for batch in fixed}) == 1
-    random = drawn_batches(name, varying=False, rows=3)
-    types = {
-        tuple((array.dtype, array.ndim) for array in (*batch.inputs, batch.targets, batch.weights))
-        for batch in (*varying, *fixed, *random)
+def settings_of(**options: str) -> training_speed.Settings:
+    return parse(training_speed.Settings, training_speed.STUDY.presets, options)
+
+
+@pytest.mark.parametrize(
+    ("preset", "levels", "frameworks"),
+    [
+        ("lstm", "cells scan block layer", "pytorch tensorflow"),
+        (
+            "graph",
+            "none pruning constant_folding arithmetic_optimization dependency_optimization all",
+            "tensorflow",
+        ),
+        ("conv_algorithm", "fixed heuristic profiled", "pytorch tensorflow"),
+    ],
+)
+def test_preset_varies_what_the_study_varied(
+    preset: str, levels: str, frameworks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"])
+    settings = settings_of(preset=preset)
+    plan = of_study(training_speed.STUDY, variation.based(settings, {}))
+    cells = {
+        (cell.framework, cell.settings["model"], cell.settings[plan.factor])
+        for cell in plan.treatments
     }
-    assert len(types) == 1
+    assert plan.baseline == levels.split()[0]
+    assert cells == set(product(frameworks.split(), settings.models, levels.split()))
+    assert ("framework" in plan.strata) == (len(frameworks.split()) > 1)
+    assert "model" in plan.strata
 
 
-def test_fixed_lengths_cut_to_the_median_and_pad(tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text(
-        "a b\tx\na b c d\tp q r s t u v w\na b c\tz\na b c d e f g\tk\n"
-    )
-    prepared = read(tmp_path, "gnmt", tmp_path / "pairs.tsv")
-    folder = prepared.inputs["data"]["gnmt"]
-    lengths = Sequences.open(Path(folder)).lengths
-    assert lengths.tolist() == [[3, 2], [5, 9], [4, 2], [8, 2]]  # each with its end
-    assert prepared.dataset.counts["median of gnmt"] == 4
-    # four tokens of a sentence, and as large a part of its translation, at least one
-    assert inputs.cut(lengths, 50, varying=False).tolist() == [[3, 2], [4, 7], [4, 2], [4, 1]]
-    assert inputs.cut(lengths, 6, varying=False).tolist() == [[3, 2], [4, 6], [4, 2], [4, 1]]
-    assert inputs.cut(lengths, 50, varying=True).tolist() == lengths.tolist()
-    for batch in drawn_batches("gnmt", varying=False, rows=3, folder=folder):
-        source, counts, shifted = batch.inputs
-        assert (source.shape, shifted.shape) == ((3, 4), (3, 7))
-        assert set(counts) <= {3, 4}
-        assert ((source != 0).sum(1) == counts).all()
-        targets, weights = batch.targets.reshape(3, 7), batch.weights.reshape(3, 7)
-        np.testing.assert_array_equal(targets != 0, weights == 1)
-        np.testing.assert_array_equal(shifted[:, 1:], targets[:, :-1])
-        assert set(shifted[:, 0]) == {1}
+def test_gate_compares_every_implementation() -> None:
+    settings = settings_of(preset="lstm", models="deepspeech2")
+    compared = of_study(training_speed.STUDY, settings).treatments
+    sides = preflight._sides(training_speed.STUDY, settings, compared, "deepspeech2")
+    cells, block = (("lstm", "cells"),), (("lstm", "block"),)
+    assert len(sides) == 2 * 4
+    assert sides[0] == Side("pytorch", cells)
+    assert {Side("tensorflow", block, "float32"), Side("pytorch", block)} < set(sides)
+    assert Side("tensorflow") in sides
+    for options, is_proven in (
+        ({"preset": "lstm", "frameworks": "pytorch"}, True),
+        ({"frameworks": "pytorch"}, False),
+        ({"preset": "graph"}, False),
+    ):
+        proven = preflight.models_to_prove("training_speed", settings_of(**options))
+        assert bool(proven) == is_proven
 
 
-def test_other_content_is_another_data_set(tmp_path: Path) -> None:
-    file = tmp_path / "corpus.txt"
-    datasets = []
-    for content in ("a\nb\nc\nd\n", "a\nb\nc\ne e\n", "a\nb\nc\nd\n"):
-        file.write_text(content)
-        datasets.append(read(tmp_path, "bert", file).dataset)
-    first, other, again = datasets
-    assert first == again
-    assert first.name.startswith("corpus.txt-")
-    assert first.digest != other.digest
-    pairs = pd.DataFrame({"level": ["a", "b"], "dataset": [first.name, other.name], "pair": "1"})
-    assert "dataset" in find_mismatch(pairs, "framework").text
-    assert not find_mismatch(pairs.assign(dataset=first.name), "framework")
-    counts = {"examples of bert": 4, "examples of bert in the files": 4}
-    counts |= {"shortest of bert": 3, "median of bert": 3, "longest of bert": 4, "batch of bert": 4}
-    assert other.counts == counts
+@pytest.mark.parametrize(
+    ("framework", "levels", "code"),
+    [
+        ("pytorch", "cells,layer", NO_VERDICT),
+        pytest.param("tensorflow", "cells,block-v2", WRONG_CALL, marks=pytest.mark.slow),
+    ],
+)
+def test_implementations_are_measured_unless_the_gate_refuses_them(
+    place: Place, framework: str, levels: str, code: int
+) -> None:
+    """The gradient of BlockLSTMV2 takes its gates for those of BlockLSTM."""
+    settings = {**TINY, "models": "caption_decoder", "steps": "3", "warmup_steps": "1"}
+    settings |= {"frameworks": framework, "vary": f"lstm={levels}"}
+    done = place.call(*command(place, "training_speed", **settings))
+    assert done.returncode == code, done.stdout + done.stderr
+    measured = {cell.data.params["lstm"] for cell in cells(place)}
+    assert measured == (set(levels.split(",")) if code == NO_VERDICT else set())
+
+
+def test_random_captions_are_padded() -> None:
+    sizes = replace(decoder.SIZES["tiny"], lstm="scan")
+    assert (sizes.lstm, sizes.vocabulary) == ("scan", 61)
+    lengths = decoder.lengths("paper", 500, np.random.default_rng(0))
+    assert 2 <= lengths.min() < lengths.max() <= 34
+    batch = decoder.batch(sizes, np.array([4, 2]), np.random.default_rng(0))
+    _, tokens, positions = batch.inputs
+    is_word = [[True] * 4, [True, True, False, False]]
+    np.testing.assert_array_equal(tokens > 0, is_word)
+    np.testing.assert_array_equal(batch.weights.reshape(tokens.shape), is_word)
+    np.testing.assert_array_equal(positions, np.arange(8))
+    assert batch.targets.min() > 0
+
+
+def test_algorithm_of_a_cpu_is_refused_on_a_gpu() -> None:
+    assert [onednn(name, "cpu") for name in ("onednn", "plain", "profiled")] == [True, False, None]
+    assert onednn("fixed", "cuda") is None
+    with pytest.raises(ModelError, match="plain") as error:
+        onednn("plain", "cuda")
+    assert error.value.code is ErrorCode.UNSUPPORTED

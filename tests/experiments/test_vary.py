@@ -98,7 +98,6 @@ def test_every_study_can_vary_a_setting(study: str) -> None:
 @pytest.mark.parametrize(
     ("study", "text", "part"),
     [
-        ("conv_algorithm", "conv_algorithm=onednn,plain", "algorithms"),
         ("grid", "batch_size=1,2", "batch_sizes"),
     ],
 )

@@ -32,9 +32,6 @@ OF_STUDY = {
         "data": "scenes",
     },
     "training_speed": TINY,
-    "graph": {**TINY, "models": "bert"},
-    "lstm": {**TINY, "models": "caption_decoder"},
-    "conv_algorithm": {"size": "tiny", "models": "deepspeech2", "batch_sizes": "4", "steps": "3"},
     "grid": {"models": "mobilenet_v2", "batch_sizes": "1,3", "image_sizes": "64"},
 }
 # Study -> settings of a call, and the part that the line names.
@@ -80,27 +77,14 @@ WRONG = {
         ({"models": "deepspeech3"}, "deepspeech3"),
         ({"frameworks": "pytorch,keras-torch"}, "ctc=scan"),
         ({"models": "mobilenet_v2", "batch_size": "1"}, "batch_size=1"),
-        ({"models": "resnet50,bert", "data": "lines"}, "resnet50"),
-        ({"models": "bert", "data": "/nowhere/at/all"}, "data=/nowhere/at/all"),
-        ({"models": "bert", "data": "lines", "lengths": "varying"}, "lines.txt, line 1"),
-        ({"models": "gnmt", "data": "lines"}, "lines"),
-        ({"models": "bert", "data": "lines"}, "bert"),
-    ],
-    "conv_algorithm": [
-        ({"algorithms": "profiled"}, "plain, onednn"),
-        ({"data": "speech"}, "data=speech"),
-        ({"models": "resnet18", "batch_sizes": "1"}, "batch_size=1"),
-        ({"models": "resnet18", "shapes": "varying"}, "shapes=varying"),
-    ],
-    "graph": [
-        ({"frameworks": "pytorch,pytorch+compile"}, "tensorflow"),
-        ({"without": "folding"}, "without=folding"),
-    ],
-    "lstm": [
-        ({"models": "resnet18"}, "models=resnet18"),
-        ({"implementations": "cudnn"}, "cudnn"),
-        ({"precision": "bfloat16"}, "precision=bfloat16"),
-        ({"frameworks": "keras-torch"}, "frameworks=keras-torch"),
+        ({"data": "/nowhere"}, "data"),
+        ({"graph_off": "folding"}, "graph_off=folding"),
+        ({"graph_off": "pruning"}, "frameworks=tensorflow"),
+        ({"models": "resnet18", "lstm": "cells"}, "models=resnet18"),
+        ({"models": "bert", "lstm": "cells"}, "models=bert"),
+        ({"lstm": "cudnn"}, "lstm=cudnn"),
+        ({"lstm": "block-v2"}, "not in pytorch"),
+        ({"lstm": "block", "precision": "bfloat16"}, "precision=float32"),
     ],
 }
 
@@ -118,8 +102,6 @@ def test_line_names_the_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("lines").mkdir()
-    Path("lines/lines.txt").write_text("word " * 19 + "\nanother\nthird\n")
     module = studies.load(study)
     folders = {"cache": str(shared_cache), "journal": str(tmp_path / "journal")}
     texts = {**QUICK, **OF_STUDY.get(study, {}), **folders, **options}

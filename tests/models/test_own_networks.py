@@ -78,12 +78,6 @@ PUBLIC = {
         "SEQUENCE": "",
         "weight_rule": "kind",
     },
-    "experiments.datasets.labelled.raw": {
-        "Pictures": "name source key classes labels training pictures files",
-        "digest_of": "paths",
-        "held_out": "labels",
-        "of_arrays": "arrays",
-    },
 }
 GELU = 'gelu(linear(layer_norm(x, f"{path}.norm2")'
 

@@ -1,4 +1,4 @@
-"""`evenhand new`: folder of a user-defined model or data set."""
+"""`evenhand new`: folder of a user-defined model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 class New:
     """New folder, which the user then fills."""
 
-    kind: str = setting("model", "what it is", choices=("model", "dataset"), group="folder")
+    kind: str = setting("model", "what it is", choices=("model",), group="folder")
     name: str = setting(
         "", "its name: small letters, digits and _; the folder is called so", group="folder"
     )
@@ -41,17 +41,11 @@ class New:
 def run(settings: New, display: Display) -> int:
     files = write(settings)
     folder = files[0].parent
-    if settings.kind == "model":
-        path = folder if folder.is_absolute() else Path(".") / folder
-        alone = ("--frameworks", "pytorch,pytorch+channels_last") if settings.from_ else ()
-        next_step = shell.command("parity", "--models", f"{path}/", *alone)
-    else:
-        next_step = shell.command(
-            "classification", "--data", str(folder / "dataset.py"), "--model", "lenet"
-        )
     for path in files:
         display.say(str(path))
-    display.say(f"next: {next_step}")
+    path = folder if folder.is_absolute() else Path(".") / folder
+    alone = ("--frameworks", "pytorch,pytorch+channels_last") if settings.from_ else ()
+    display.say(f"next: {shell.command('parity', '--models', f'{path}/', *alone)}")
     return DONE
 
 
@@ -68,10 +62,10 @@ def write(settings: New) -> list[Path]:
         raise UsageError(
             ErrorCode.INVALID_VALUE,
             f"name={ascii(name)[:60]}: small letters, digits and _, as in "
-            f"{shell.command('new', settings.kind, 'my_net')}",
+            f"{shell.command('new', 'model', 'my_net')}",
         )
     folder = Path(settings.output) / name
-    ours = [own.OURS / name, own.OURS / f"{name}.py"] if settings.kind == "model" else []
+    ours = (own.OURS / name, own.OURS / f"{name}.py")
     if taken := [path for path in (*ours, folder) if path.exists()]:
         raise UsageError(
             ErrorCode.EXISTS,
@@ -79,13 +73,10 @@ def write(settings: New) -> list[Path]:
         )
     texts = {
         template.name.removesuffix(".txt"): Template(template.read_text(encoding="utf-8"))
-        for template in (TEMPLATES / ("network" if settings.from_ else settings.kind)).glob("*.txt")
+        for template in (TEMPLATES / ("network" if settings.from_ else "model")).glob("*.txt")
     }
     values = {"name": name, "title": "".join(part.capitalize() for part in name.split("_"))}
     if settings.from_:
-        if settings.kind != "model":
-            text = f"from={settings.from_} is a network; write `new model {name}`"
-            raise UsageError(ErrorCode.CONFLICT, text)
         network, file = _describe(settings.from_)
         values |= network
         if file:  # cells do not start in this folder, and the model's version is that of its files
@@ -151,7 +142,7 @@ def _describe(source: str) -> tuple[dict[str, str], Path | None]:
 
 
 COMMAND = Command(
-    "Write the folder of a model or a data set of your own, to begin with",
+    "Write the folder of a model of your own, to begin with",
     New,
     run,
     bare=("kind", "name"),

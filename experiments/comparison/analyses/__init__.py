@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from experiments.comparison.analyses import (
-    ablations,
     batch_sizes,
     breakdown,
     controls,
@@ -14,8 +13,6 @@ from experiments.comparison.analyses import (
     papers,
     published,
     runs,
-    steadiness,
-    survival,
 )
 from experiments.comparison.analyses.evidence import Evidence, Part
 from experiments.comparison.report import tables
@@ -33,15 +30,13 @@ BODY: tuple[Part, ...] = (
     learning.figure,
     learning.table,
     lambda evidence: evidence.study_sections,
-    ablations.nodes,
-    survival.table,
+    learning.times_to_accuracy,
     breakdown.table,
     memory_limits.table,
     batch_sizes.table,
     lambda evidence: tables.all_verdicts(evidence.comparison),
     lambda evidence: tables.not_measured(evidence.comparison),
     controls.sections,
-    steadiness.tables,
     intervals.looks,
     papers.table,
     published.table,

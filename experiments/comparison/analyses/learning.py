@@ -30,6 +30,12 @@ CAPTION = (
     "every epoch. The difference is that of the epoch in which the curves are farthest apart; its "
     "interval allows for the number of epochs (Bonferroni). An answer needs six blocks."
 )
+TIMES = (
+    "Seconds of training, without validation, until the first epoch with this accuracy ended. The "
+    "median is the time by which half of all runs had reached it; a run that ended without it "
+    "counts as never reaching it. There is no verdict: leaving such runs out would favour the side "
+    "that fails."
+)
 # level → block → values by epoch
 Curves = dict[str, dict[str, Floats]]
 
@@ -189,3 +195,29 @@ def _panel(
     axes.locator_params(axis="x", nbins=5, integer=True)
     axes.set_xlabel("epoch")
     frame(axes, outcome(metric).label, stratum, outcome(metric).unit)
+
+
+def times_to_accuracy(evidence: Evidence) -> list[Section]:
+    """Return how many runs reached each threshold, and when half of them had."""
+    comparison, rows = evidence.comparison, list[Line]()
+    ends = {end.sequence: end for end in comparison.training_ends}
+    if not ends:  # the runs that never reached it are not known
+        return []
+    for percent, values in comparison.times_to_accuracy.items():
+        arrived = {value.sequence: value.value for value in values}
+        runs = {**ends, **{value.sequence: value for value in values}}.values()
+        for stratum in sorted({run.stratum for run in runs}, key=natural):
+            name = f"{percent} %" + (f" [{stratum}]" if stratum else "")
+            for level in comparison.levels:
+                times = sorted(
+                    arrived.get(run.sequence, np.inf)
+                    for run in runs
+                    if (run.level, run.stratum) == (level, stratum)
+                )
+                if times:
+                    reached = f"{np.isfinite(times).sum()} of {len(times)}"
+                    median = times[(len(times) - 1) // 2]
+                    text = f"{median:.3g} s" if np.isfinite(median) else "never"
+                    rows.append((name, level, reached, text))
+    header: Header = ("accuracy", "level", "runs that reached it", number("median time"))
+    return [Section("Time to accuracy", TIMES, header, rows)] if rows else []

@@ -571,10 +571,6 @@ def at_a_look(finding: Finding) -> str:
     return f"{describe_outcome(finding)} of {names(finding)[1]}: {text}{bounds}, {state}"
 
 
-def more_blocks(count: int) -> str:
-    return f"{count:,} more block{'s' * (count > 1)}"
-
-
 def joined(texts: Sequence[str], last: str = "and") -> str:
     """Return `a, b and c`."""
     return f"{', '.join(texts[:-1])} {last} {texts[-1]}" if len(texts) > 1 else "".join(texts)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 VALUES = "values.parquet"
-WINDOWS = "train_windows"
 COLUMNS = ("phase", "seconds", "examples", "warmup")
 # Validation after each epoch, accuracy before loss.
 BY_EPOCH = sorted(

@@ -1,1 +1,1 @@
-"""Estimates, tests, steady state, survival, ranking: functions of numbers."""
+"""Estimates, tests, power, sequential looks: functions of numbers."""

@@ -141,13 +141,6 @@ def exponential(estimate: Estimate) -> Estimate:
         )
 
 
-def minimum_values(q: float, confidence: float = 0.95) -> int:
-    """Return the number of values from which quantile q has a distribution-free interval."""
-    if not 0 < q < 1:
-        raise UsageError(ErrorCode.INVALID_VALUE, f"quantile {q} is not between 0 and 1")
-    return math.ceil(math.log((1 - confidence) / 2) / math.log(max(q, 1 - q)) - ROUNDING)
-
-
 def a12(a: ArrayLike, b: ArrayLike) -> float:
     """Return P(b > a), ties counted half: 0.5 is no effect. Source: Vargha & Delaney 2000."""
     first, second = np.sort(numbers(a)), numbers(b)

@@ -16,8 +16,6 @@ from statsmodels.stats.meta_analysis import combine_effects
 
 from experiments.comparison.statistics import prediction
 from experiments.comparison.statistics.estimates import (
-    ROUNDING,
-    Floats,
     is_constant,
     numbers,
     t_quantile,
@@ -25,27 +23,12 @@ from experiments.comparison.statistics.estimates import (
 from tracking.errors import ErrorCode, UsageError
 
 SMALLEST_P = 1e-300
-EXACT_SIGNS = 15
 ALPHA = 0.05
 
 
 def _p(value: float) -> float:
     """Return a p-value inside (0, 1]: an underflow is not certainty."""
     return min(1.0, max(SMALLEST_P, float(value)))
-
-
-def sign_flip_p(shifts: Floats) -> float:
-    """Return Fisher's exact p of the mean over all choices of signs, normal above 15 shifts.
-
-    It assumes only that the sign of the noise is chance. Source: Fisher 1935, section 21.
-    """
-    n = len(shifts)
-    if n > EXACT_SIGNS:
-        norm = max(float(np.linalg.norm(shifts)), np.finfo(float).tiny)
-        return _p(2 * special.ndtr(-abs(shifts.sum()) / norm))
-    # a row for each choice, without their mirror images
-    signs = 1.0 - 2.0 * (np.arange(2 ** (n - 1))[:, None] >> np.arange(n) & 1)
-    return float((np.abs(signs @ shifts) >= abs(shifts.sum()) * (1 - ROUNDING)).mean())
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

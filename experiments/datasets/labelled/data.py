@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import traceback
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from experiments.datasets.files import (
 )
 from experiments.datasets.images import Image, orientation_of_plain
 from experiments.datasets.labelled.raw import Pictures
-from models import own
 from tracking.errors import ErrorCode, UsageError
 
 VERSION = 4
@@ -119,8 +116,6 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
 
 def _read(path: Path) -> Pictures:
     check_path(path)
-    if path.suffix == ".py":
-        return _read_with_code(path)
     formats = sorted(
         marked_modules(__package__, "LOOKS_FOR").values(),
         key=lambda module: hasattr(module, "GENERAL"),
@@ -141,36 +136,6 @@ def _read(path: Path) -> Pictures:
     raise refused(
         f"data={path}", f"no known data set there; looked for {expected}", ErrorCode.NOT_FOUND
     )
-
-
-def _read_with_code(path: Path) -> Pictures:
-    """Call `read(folder)` of a file of Python that the user named; errors name its line."""
-    spec = spec_from_file_location(f"evenhand_data_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise refused(
-            f"data={path}",
-            "there is no such file; `evenhand new dataset NAME` writes one to begin with",
-            ErrorCode.NOT_FOUND,
-        )
-    module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        pictures = module.read(path.parent)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
-        where = f", line {numbers[-1]}" if numbers else ""
-        why = own.reason(error)
-        raise UsageError(ErrorCode.UNREADABLE, f"data={path}{where}: {why}") from error
-    if not isinstance(pictures, Pictures):
-        raise refused(
-            f"data={path}",
-            f"read() returned {type(pictures).__name__}; it returns Pictures",
-            ErrorCode.INVALID_VALUE,
-        )
-    return pictures
 
 
 def of_numerals() -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Networks of images and of sequences, drawn or from files, trained for a number of steps."""
+"""Networks of images and of sequences on drawn inputs, trained for a number of steps."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice, takewhile
 from typing import Any
 
@@ -31,22 +31,19 @@ from tracking import clock
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
-    """Measure a training, in the graph study with some of the graph optimizers off."""
-    if "graph_off" in spec.settings:
-        framework.leave_graphs(spec.settings["graph_off"])
+    """Measure a training."""
     spec.path.mkdir(parents=True, exist_ok=True)
     settings, model = spec.settings, spec.settings["model"]
+    if settings["graph_off"] != "none":
+        framework.disable_graph_optimizer(settings["graph_off"])
     rows, varying = settings["batch_size"], settings["lengths"] == "varying"
     module, rng = models.spec(model), np.random.default_rng([settings["seed"], spec.block])
-    sizes = inputs.sizes(module, settings["size"], settings["ctc"], settings.get("lstm", "layer"))
+    sizes = inputs.sizes(module, settings["size"], settings["ctc"], settings["lstm"])
     output.progress("build", 0, None)
     network = framework.build(model, sizes)
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    folder = spec.inputs.get("data", {}).get(model, "")
-    batches = inputs.batches(
-        module, sizes, settings["size"], rows=rows, varying=varying, rng=rng, folder=folder
-    )
+    batches = inputs.batches(module, sizes, settings["size"], rows=rows, varying=varying, rng=rng)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer = framework.optimizer(network, optimizer_config(settings))
     peaks = DevicePeaks(framework)
@@ -74,18 +71,6 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     write_run_files(spec, framework, [values, windows], summary, output)
     if settings["profile"]:
         profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
-    if "graph_off" in settings:
-        output.metrics(_node_counts(framework.graph_nodes(network, optimizer, batches[0])))
-
-
-def _node_counts(nodes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-    """Return the nodes of a graph before and after its optimizers as metrics, by kind."""
-    metrics = dict[str, float]()
-    for position, when in enumerate(("before", "after") if nodes else ()):
-        counts = {kind: pair[position] for kind, pair in nodes.items()}
-        metrics[f"graph/nodes_{when}"] = sum(counts.values())
-        metrics |= {f"graph/{kind}_nodes_{when}": count for kind, count in counts.items()}
-    return metrics
 
 
 def _train(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,21 +88,12 @@ class Adapter(TensorFlowDevice, KerasFramework):
         traced = sum(int(function.experimental_get_tracing_count()) for function in functions)
         return super().compilations() + traced
 
-    def leave_graphs(self, off: Collection[str]) -> None:
-        from models.frameworks.tensorflow import graph
+    def disable_graph_optimizer(self, name: str) -> None:
+        import tensorflow as tf
 
-        graph.switch(off)
-
-    def graph_nodes(
-        self, network: Any, optimizer: Any, batch: Batch
-    ) -> Mapping[str, tuple[int, int]]:
-        from models.frameworks.tensorflow import graph
-
-        if self.name != "tensorflow":  # eager has no graph, and XLA makes its own programs
-            return {}
-        self._functions.clear()  # a new trace is optimized anew
-        placed = self.place(batch)
-        return graph.nodes(lambda: self.train_step(network, optimizer, placed))
+        disables = {"pruning": "disable_model_pruning", "all": "disable_meta_optimizer"}
+        option = {disables[name]: True} if name in disables else {name: False}
+        tf.config.optimizer.set_experimental_options(option)
 
     def _flat(self, batch: Batch) -> tuple[Any, ...]:
         return tuple(map(self._array, (*batch.inputs, batch.targets, batch.weights)))

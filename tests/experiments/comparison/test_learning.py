@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.analyses import Evidence, hypotheses, learning, survival
-from experiments.comparison.analyses.survival import Reached
+from experiments.comparison.analyses import Evidence, hypotheses, learning
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.decision import Decision
@@ -75,59 +72,35 @@ def with_times(never: int) -> pd.DataFrame:
     return table.assign(**{TOTAL: 100.0 + blocks, "train/to_accuracy_90_percent_seconds": seconds})
 
 
-def test_runs_that_do_not_reach_an_accuracy_stay_at_risk() -> None:
-    comparison = compare(with_times(3), baseline="pytorch", outcomes=[TOTAL])
-    by_key = {(group.percent, group.level): group for group in survival.reached(comparison)}
-    levels = ("pytorch", "tensorflow")
-    assert set(by_key) == {(percent, level) for percent in ("90", "95") for level in levels}
-    late = by_key["90", "tensorflow"]
-    assert (late.reached.sum(), len(late.reached)) == (5, 8)
-    assert sorted(late.seconds[~late.reached]) == [100, 101, 102]  # their whole training
-    first, second, *_, last = survival.median_times(list(by_key.values()))
-    # The fourth of eight; runs that never reach it count.
-    assert (first.seconds, second.seconds, last.seconds) == (23, 46, np.inf)
-    # Two of 2⁸ choices of sides; that of 95 %, which no run reached, does not count.
-    assert second.log_rank_p == pytest.approx(2 / 2**8)
-    assert (first.log_rank_p, last.log_rank_p) == (None, None)
+def test_runs_that_do_not_reach_an_accuracy_are_counted() -> None:
+    """The fourth of eight times is the median; runs that never reach it come last."""
 
+    def rows(never: int) -> list[tuple[object, ...]]:
+        evidence = Evidence(compare(with_times(never), baseline="pytorch", outcomes=[TOTAL]))
+        (section,) = learning.times_to_accuracy(evidence)
+        return [tuple(row) for row in section.rows]
 
-def _names(size: int) -> tuple[str, ...]:
-    return tuple(map(str, range(size)))
-
-
-def test_log_rank_test_is_paired_by_block() -> None:
-    rng = np.random.default_rng(1)
-    shared = rng.normal(0, 0.5, 14)
-    groups = [
-        Reached("90", "", level, np.minimum(seconds, 60), seconds < 60, _names(14))
-        for level, factor in (("a", 20.0), ("b", 24.0))
-        for seconds in [factor * np.exp(shared + rng.normal(0, 0.1, 14))]
+    assert rows(3) == [
+        ("90 %", "pytorch", "8 of 8", "23 s"),
+        ("90 %", "tensorflow", "5 of 8", "46 s"),
+        ("95 %", "pytorch", "0 of 8", "never"),
+        ("95 %", "tensorflow", "0 of 8", "never"),
     ]
-    a, b = groups
-    swapped = replace(b, blocks=tuple(reversed(b.blocks)))
-    ps = [survival.median_times([a, side])[1].log_rank_p for side in (b, swapped)]
-    assert ps[0] < ps[1]  # type: ignore[operator]
+    assert rows(5)[1] == ("90 %", "tensorflow", "3 of 8", "never")
 
 
-@pytest.mark.parametrize("sides", [(1, 1), (5, 5), (8, 5), (6, 6)])
-def test_log_rank_test_and_interval_need_six_runs(sides: tuple[int, int]) -> None:
-    groups = [
-        Reached("90", "", level, start + np.arange(size), np.ones(size, bool), _names(size))
-        for level, start, size in zip("ab", (10.0, 100.0), sides, strict=True)
-    ]
-    times = survival.median_times(groups)
-    assert (times[1].log_rank_p is None) is (min(sides) < 6)
-    assert [np.isnan(time.low) for time in times] == [size < 6 for size in sides]
-
-
-def test_times_do_not_depend_on_the_outcomes() -> None:
-    sections = [
-        survival.table(Evidence(compare(with_times(3), baseline="pytorch", outcomes=[metric])))
+def test_times_to_accuracy_have_no_verdict_and_do_not_depend_on_the_outcomes() -> None:
+    comparisons = [
+        compare(with_times(3), baseline="pytorch", outcomes=[metric])
         for metric in (TOTAL, "val/loss")
     ]
+    sections = [learning.times_to_accuracy(Evidence(comparison)) for comparison in comparisons]
     assert sections[0] == sections[1] != []
+    judged = {finding.row.metric for finding in compare(with_times(3)).findings}
+    assert TOTAL in judged
+    assert not any("to_accuracy" in metric for metric in judged)
     without = with_times(3).drop(columns=TOTAL)
-    assert survival.table(Evidence(compare(without, baseline="pytorch"))) == []
+    assert learning.times_to_accuracy(Evidence(compare(without, baseline="pytorch"))) == []
 
 
 HYPOTHESES = (

@@ -16,14 +16,12 @@ from optuna.trial import create_trial
 from experiments.comparison import compare
 from experiments.comparison.analyses import (
     Evidence,
-    ablations,
     batch_sizes,
     breakdown,
     controls,
     hypotheses,
+    learning,
     memory_limits,
-    steadiness,
-    survival,
     workers,
 )
 from experiments.comparison.analyses.batch_sizes import Limit, LimitReason
@@ -43,7 +41,6 @@ from tests.experiments.comparison import (
     test_workers,
 )
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
-from tests.experiments.comparison.steps import phase, raw_runs
 from tests.experiments.sweep.test_search import make_goal
 
 POWER, BLEU = "power/watts_mean", "val/bleu4"
@@ -275,7 +272,7 @@ def first_blocks(runs: pd.DataFrame, blocks: int) -> pd.DataFrame:
 def times_to_accuracy(blocks: int, size: float) -> list[Section]:
     runs = first_blocks(test_learning.with_times(blocks // 2), blocks)
     baseline = "pytorch" if size > 1 else "tensorflow"
-    return survival.table(Evidence(compare(runs, baseline=baseline)))
+    return learning.times_to_accuracy(Evidence(compare(runs, baseline=baseline)))
 
 
 def speed_ups(blocks: int, size: float) -> list[Section]:
@@ -289,35 +286,10 @@ def speed_ups(blocks: int, size: float) -> list[Section]:
     ]
 
 
-def steady_states(blocks: int, size: float) -> list[Section]:
-    """Return runs of which one drifts, one jumps at its end, one is short, the others rest."""
-    runs = frame(blocks=blocks)
-    raw = raw_runs(runs)
-    steps = raw[0].phases["train"].seconds
-    late = np.where(np.arange(len(steps)) < len(steps) - 8, size, 1.0)
-    for at, change in enumerate((np.linspace(1, size, len(steps)), late)):
-        raw[at] = replace(raw[at], phases={"train": phase("train", steps * change)})
-    raw.append(replace(raw[0], phases={"train": phase("train", [0.1])}))
-    return steadiness.tables(Evidence(compare(runs), runs, raw))
-
-
 def step_parts(blocks: int, size: float) -> list[Section]:
     runs = first_blocks(test_breakdown.profiled(), blocks)
     strata = ("model",) if size > 1 else ()
     return breakdown.table(Evidence(compare(runs, strata=strata)))
-
-
-def compiled(blocks: int, size: float) -> list[Section]:
-    runs = frame(("eager", "compiled"), blocks, factors={"compiled": 1 / size})
-    runs = runs.assign(**{ablations.FIRST: runs[STEP] * (runs["framework"] == "compiled") + 1})
-    runs = runs.assign(**{"graph/nodes_before": 400.0, "graph/nodes_after": 400 / size})
-    comparison = compare(runs, baseline="eager")
-    programs = {"models": ["m"], "programs": ["compiled", "missing"]}
-    return [
-        *ablations.break_even(comparison, {"eager": ["compiled"]}),
-        *ablations.nodes(Evidence(comparison, runs)),
-        ablations.graphs(comparison, **programs, table={}, source="A paper", size="full"),
-    ]
 
 
 def limits(blocks: int, size: float) -> list[Section]:
@@ -338,7 +310,7 @@ def controlled(blocks: int, size: float) -> list[Section]:
 @pytest.mark.parametrize("size", [0.8, 1.25])
 @pytest.mark.parametrize(
     "make",
-    [times_to_accuracy, speed_ups, steady_states, step_parts, compiled, limits, controlled],
+    [times_to_accuracy, speed_ups, step_parts, limits, controlled],
 )
 def test_tables_of_analyses_keep_the_rules(make: Make, size: float, blocks: int) -> None:
     sections = make(blocks, size)

@@ -110,16 +110,6 @@ def write_karpathy(folder: Path, name: str = "dataset_flickr8k.json") -> list[Pa
     return [folder / name]
 
 
-def write_conceptual(folder: Path) -> list[Path]:
-    rows = [
-        f"{text}\thttps://a.org/{number}/{name}?size=2"
-        for number, name in enumerate(pictures(folder / "images"))
-        for text in TEXTS
-    ]
-    (folder / "Train_GCC-training.tsv").write_text("\n".join(rows), encoding="utf-8")
-    return [folder / "Train_GCC-training.tsv"]
-
-
 WRITERS: dict[str, Callable[[Path], list[Path]]] = {
     "Kaggle's Flickr8k": write_kaggle,
     "Kaggle's Flickr8k from Excel": partial(write_kaggle, separator="\t", encoding="utf-16"),
@@ -129,5 +119,4 @@ WRITERS: dict[str, Callable[[Path], list[Path]]] = {
     "COCO": write_coco,
     "Karpathy": write_karpathy,
     "Karpathy's COCO": partial(write_karpathy, name="dataset_coco.json"),
-    "Conceptual Captions": write_conceptual,
 }

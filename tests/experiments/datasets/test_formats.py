@@ -12,7 +12,6 @@ from tests.experiments.datasets.folders import (
     TEXTS,
     WRITERS,
     kaggle,
-    picture,
     pictures,
     write_coco,
     write_flickr8k,
@@ -32,7 +31,6 @@ EXPECTED = {
     "COCO": ("train2017", ["train", "train", "train", "validation"]),
     "Karpathy": ("images", NAMED),
     "Karpathy's COCO": ("train2014", NAMED),
-    "Conceptual Captions": ("images", NONE),
 }
 
 
@@ -96,34 +94,5 @@ def test_coco_without_any_images_is_refused(tmp_path: Path) -> None:
 
 def test_files_of_other_kinds_are_no_caption_files(tmp_path: Path) -> None:
     kaggle(tmp_path, images=2)
-    (tmp_path / "scores.tsv").write_bytes(b"caf\xe9\t1\n" * 9)
-    (tmp_path / "folder.tsv").mkdir()
     (tmp_path / "dataset_folder.json").mkdir()
     assert len(read_rows(tmp_path)[0]) == 4
-
-
-def test_conceptual_captions_by_row_number_or_name(tmp_path: Path) -> None:
-    for number, name in enumerate(["00000/000000000.jpg", "3.png", "red dog.jpg"]):
-        picture(tmp_path / "images" / name, number)
-    (tmp_path / "Train_GCC-training.tsv").write_text(
-        "first dog\thttp://a.org/x.jpg\n"
-        "second dog\thttps://a.org/photos/red%20dog.jpg?size=2\n"
-        "third dog\thttp://a.org/absent.jpg\n"
-        "fourth dog\thttp://a.org/y.jpg\n"
-        "no url\n"
-    )
-    captions, skipped = read_rows(tmp_path)
-    assert captions == [
-        ("images/00000/000000000.jpg", "first dog", None),
-        ("images/red dog.jpg", "second dog", None),
-        ("images/3.png", "fourth dog", None),
-    ]
-    assert skipped == [SkipReason.NOT_FETCHED, SkipReason.NO_CAPTION]
-    for stem in ("Train", "Validation"):  # two files are two splits
-        (tmp_path / "two").mkdir(exist_ok=True)
-        (tmp_path / "two" / f"{stem}.tsv").write_text("one dog\thttp://a.org/x.jpg\n")
-        pictures(tmp_path / "two" / stem, 1)
-    assert read_rows(tmp_path / "two")[0] == [
-        ("Train/0.jpg", "one dog", "train"),
-        ("Validation/0.jpg", "one dog", "validation"),
-    ]
