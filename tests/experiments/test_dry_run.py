@@ -83,6 +83,8 @@ INPUTS = {
     "classification original": ["--data=cifar"],
     "lenet paper": ["--data=mnist"],
     "race": ["--level=a=true", "--level=b=true"],
+    # the published choices are a GPU's
+    "training_speed conv_algorithm": ["--device=cpu", "--vary=conv_algorithm=plain,onednn"],
 }
 
 
