@@ -48,9 +48,6 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
             for line in dry_run.lines(forecast(name, settings, display)):
                 display.say(line)
             return DONE
-        blocks = f"{settings.blocks} to {settings.max_blocks}" * settings.until_settled
-        plan = f"{name} · {settings.preset}: checks, then {blocks or settings.blocks} blocks"
-        display.say(f"{plan}; after a cell you see about how long the rest takes")
         end_in_order()
         from experiments.run import pipeline
 
@@ -58,6 +55,9 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
             journal = Path(settings.journal).resolve()
             campaign = pipeline.restart(name, settings.resume, options, journal, display)
         else:
+            blocks = f"{settings.blocks} to {settings.max_blocks}" * settings.until_settled
+            plan = f"{name} · {settings.preset}: checks, then {blocks or settings.blocks} blocks"
+            display.say(f"{plan}; after a cell you see about how long the rest takes")
             campaign = pipeline.start(name, settings, display)
         return conclude(campaign, display)
 

@@ -132,7 +132,7 @@ def test_help_of_a_race_has_what_its_exit_code_and_its_judgement_depend_on() -> 
         (["--typo"], {"--help", "--version"}, {"parity", "import"}),
         (["--versoin"], {"--version"}, {"--help"}),
         (["parit"], {"parity"}, {"import"}),
-        (["zzz"], {"--help"}, {"parity"}),
+        (["zzz"], {"parity", "race"}, {"--help"}),
         (["race", "--typo"], {"--help all"}, {"timeout"}),
         (["race", "--typo=1"], {"--help all"}, {"timeout"}),
         (["race", "--tiemout=1"], {"timeout"}, {"--help"}),
@@ -141,7 +141,7 @@ def test_help_of_a_race_has_what_its_exit_code_and_its_judgement_depend_on() -> 
 def test_only_near_names_are_suggested(
     words: list[str], named: set[str], not_named: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else the message names what lists them."""
+    """Else the message names all, or what lists them."""
     assert main(words) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert all(name in line for name in named), line
