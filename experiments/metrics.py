@@ -30,6 +30,8 @@ TOTAL = "train/total_seconds"
 FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
 TIMES = ("s", "ms", "µs", "ns")
+# Rounding makes shares of slightly more than 1.
+MOST_AS_SHARE = 1.5
 # Part of the keys of times of a step, which depend on the batch size.
 PER_STEP = "step_seconds"
 PROFILED = "profile/"
@@ -340,16 +342,6 @@ PATTERNS = (
     *_rules(
         _ratio("", "", "s", total=True), "*_time_*", "*runtime*", "*_duration_*", "*_elapsed_*"
     ),
-    *_rules(_difference("", "", "%", "neither", 3.0), "*_percent_*", "*_utilization_*"),
-    _difference("*_celsius_*", "", "°C", "lower", 1.0),
-    _ratio("*_joules_*", "", "J", total=True),
-    _ratio("*_watts_*", "", "W", "neither"),
-    _ratio("*_bytes_*", "", "bytes"),
-    *_rules(_ratio("", "", "MB"), "*_mb_*"),
-    *_rules(_ratio("", "", "MiB"), "*_mib_*"),
-    *_rules(_ratio("", "", "GB"), "*_gb_*"),
-    *_rules(_ratio("", "", "GiB"), "*_gib_*"),
-    _ratio("*memory*", "", ""),
     *_rules(
         _ratio("", "", "", **_LEARNED),
         *("*error*", "*_err_*", "*mse_*", "*mae_*", "*_mape_*", "*perplexity*", "*_ppl_*"),
@@ -357,12 +349,22 @@ PATTERNS = (
     ),
     *_rules(
         _difference("", "", "", "higher", 0.01, share=True, **_LEARNED),
-        *("*accuracy*", "*_acc_*", "*_acc[0-9]*_*", "*_top[0-9]*_*", "*iou*", "*_map_*"),
-        *("*_map[0-9]*_*", "*_auc_*", "*auroc*", "*_f1_*", "*_dice_*", "*_precision_*"),
+        *("*accuracy*", "*_acc_*", "*_acc[0-9]*_*", "*_top[0-9]*_*", "*_iou_*", "*_miou_*"),
+        *("*_map_*", "*_map[0-9]*_*", "*_auc_*", "*auroc*", "*_f1_*", "*_dice_*", "*_precision_*"),
         *("*_recall_*", "*bleu*", "*rouge*"),
     ),
     *_rules(_difference("", "", "", "higher", 0.01, **_LEARNED), "*_score_*", "*_r2_*"),
     _difference("*loss*", "", "", "lower", 0.05, **_LEARNED),
+    *_rules(_difference("", "", "%", "neither", 3.0), "*_percent_*", "*_utilization_*"),
+    _difference("*_celsius_*", "", "°C", "lower", 1.0),
+    _ratio("*_joules_*", "", "J", total=True),
+    _ratio("*_watts_*", "", "W", "neither"),
+    _ratio("*_bytes_*", "", "bytes"),
+    _ratio("*_mb_*", "", "MB"),
+    _ratio("*_mib_*", "", "MiB"),
+    _ratio("*_gb_*", "", "GB"),
+    _ratio("*_gib_*", "", "GiB"),
+    _ratio("*memory*", "", ""),
 )
 _PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}
 SHORT = {short: metric.metric for metric in KNOWN for short in metric.short}
@@ -404,8 +406,8 @@ def _words(key: str) -> str:
 
 
 def in_percent(metric: Metric, values: Iterable[float]) -> Metric:
-    """Return the rules of a share with a margin in points, if some value is greater than 1."""
-    is_percent = metric.share and any(value > 1 for value in values)
+    """Return the rules of a share with a margin in points, if some value is no share."""
+    is_percent = metric.share and any(value > MOST_AS_SHARE for value in values)
     return replace(metric, unit="points", margin=1.0) if is_percent else metric
 
 

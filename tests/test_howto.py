@@ -170,9 +170,9 @@ def gate(text: str, place: Place, run_id: str, monkeypatch: pytest.MonkeyPatch) 
     script = place.folder / "gate.py"
     script.write_text(text)
     monkeypatch.setattr(sys, "argv", [str(script), run_id])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         runpy.run_path(str(script))
-    return int(ended.value.code or 0)
+    return int(exit_.value.code or 0)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
 from experiments.run.sensing import write_metrics
+from experiments.workloads.steps import choices
 from models import frameworks
 from models import own as own_models
 from tracking import clock, provenance
@@ -450,8 +451,9 @@ def distinguishing_settings(
     preset = settings_.parse(module.settings, module.presets, {"preset": settings.preset})
     shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
     before, now = settings_.as_text(preset), settings_.as_text(settings)
-    if now.get("training_seconds", "0") != "0":
-        left_out = {*left_out, "steps_per_epoch"}  # chosen, not set
+    length = "steps_per_epoch"
+    if now.get("training_seconds", "0") != "0" and int(now[length]) in choices(int(before[length])):
+        left_out = {*left_out, length}  # chosen, not set
     texts = [
         _short_setting(name, now[name])
         for name in sorted(now, key=lambda name: name in shared)

@@ -202,8 +202,8 @@ def unusual_loads(
     loads: Mapping[str, float], usual: Mapping[str, float], limit_percent: float
 ) -> list[str]:
     """Return the metrics of load that lie more than the limit above their usual values."""
-    known = [metric for metric in LOADS if metric in loads and metric in usual]
-    return [metric for metric in known if loads[metric] > usual[metric] + limit_percent]
+    common = [metric for metric in LOADS if metric in loads and metric in usual]
+    return [metric for metric in common if loads[metric] > usual[metric] + limit_percent]
 
 
 def write_metrics(run: str, values: Mapping[str, float], write: Callable[[Record], None]) -> None:

@@ -79,8 +79,8 @@ class Settings(ModelSettings):
     )
     training_seconds: float = setting(
         0.0,
-        "an epoch has fewer steps, for all frameworks alike, if the slowest would train longer; "
-        "0: never",
+        "epochs of a new campaign have fewer steps, for all frameworks alike, if the slowest would "
+        "train longer; at least a quarter; 0: never",
         minimum=0,
         maximum=86_400,
         group="training",

@@ -122,12 +122,12 @@ def reported_outcomes(settings: Settings) -> tuple[Outcome, ...]:
 
 def rules(name: str, declared: ReportedOutcome) -> Outcome:
     """Return the rules of an outcome: those declared, else those of the catalogue for its name."""
-    known = outcome(name)
-    if declared.kind not in (None, known.kind):
-        known = replace(known, kind=declared.kind, margin=None, share=False)
+    by_name = outcome(name)
+    if declared.kind not in (None, by_name.kind):
+        by_name = replace(by_name, kind=declared.kind, margin=None, share=False)
     if declared.margin is not None:
-        known = replace(known, margin=declared.margin, share=False)
-    return replace(known, better=declared.better, unit=declared.unit or known.unit)
+        by_name = replace(by_name, margin=declared.margin, share=False)
+    return replace(by_name, better=declared.better, unit=declared.unit or by_name.unit)
 
 
 STUDY = Study(

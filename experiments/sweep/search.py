@@ -196,13 +196,6 @@ def answer(trial: Trial, goal: Goal, result: CellResult) -> list[float]:
     return [result.metrics[objective.metric] for objective in goal.objectives]
 
 
-def feasible(trial: FrozenTrial) -> bool:
-    """Return whether the trial fitted into memory and satisfied every constraint."""
-    return trial.state == TrialState.COMPLETE and all(
-        value <= 0 for value in trial.constraints.values()
-    )
-
-
 def has_finite_values(trial: FrozenTrial) -> bool:
     """Return whether the trial has values; those of one that ran out of memory are infinite."""
     return trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))

@@ -16,8 +16,15 @@ STEP_SECONDS = "check.step_seconds"
 SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)
 
 
+def choices(most: int) -> list[int]:
+    """Return the steps of an epoch from which `shortened` chooses, the most first."""
+    return [max(1, int(share * most)) for share in SHARES]
+
+
 def shortened(settings: Any, findings: Sequence[Mapping[str, str]], examples: int) -> Any:
-    """Return the settings with so few steps that no framework trains longer than asked.
+    """Return the settings with as many steps as the slowest framework trains in `training_seconds`.
+
+    If even the fewest take longer, these.
 
     Args:
         settings: Settings with `training_seconds`, and those of `check`.
@@ -30,12 +37,12 @@ def shortened(settings: Any, findings: Sequence[Mapping[str, str]], examples: in
     most = settings.steps_per_epoch or examples // settings.batch_size
     affordable = settings.training_seconds / max(seconds) / settings.epochs
     shorter = settings
-    for share in SHARES:
-        candidate = replace(settings, steps_per_epoch=max(1, int(share * most)))
+    for steps in choices(most):
+        candidate = replace(settings, steps_per_epoch=steps)
         with suppress(UsageError):
             check(candidate, examples, "examples", "the data")
             shorter = candidate
-        if candidate.steps_per_epoch <= affordable:
+        if steps <= affordable:
             break
     return shorter
 

@@ -72,9 +72,9 @@ def test_user_of_the_proxy_has_an_accounts_rights(
     status, current = send(server, "GET", CURRENT, *headers)
     assert (status, current["user"]["username"]) == (200, PERSON)
     named = "experiment_name=vision/captioning"
-    _, found = send(server, "GET", f"{API}/experiments/get-by-name?{named}", *headers)
+    _, experiment = send(server, "GET", f"{API}/experiments/get-by-name?{named}", *headers)
     content = (*headers, ("Content-Type", "application/json"))
-    body = f'{{"experiment_id": "{found["experiment"]["experiment_id"]}"}}'.encode()
+    body = f'{{"experiment_id": "{experiment["experiment"]["experiment_id"]}"}}'.encode()
     assert send(server, "POST", f"{API}/runs/create", *content, body=body)[0] == 200
     other = b'{"name": "speech/mine"}'
     status, refused = send(server, "POST", f"{API}/experiments/create", *content, body=other)
@@ -82,7 +82,7 @@ def test_user_of_the_proxy_has_an_accounts_rights(
     status, refused = send(server, "GET", f"{API}/users/list", *headers)
     assert (status, refused["reason"]) == (403, "denied"), "no administrator"
     address = "/api/2.0/mlflow-artifacts/artifacts"
-    path = f"{address}/{found['experiment']['experiment_id']}/{'0' * 32}/artifacts/note.txt"
+    path = f"{address}/{experiment['experiment']['experiment_id']}/{'0' * 32}/artifacts/note.txt"
     assert send(server, "PUT", path, *headers, body=b"kept")[0] == 200
     assert send(server, "GET", f"{API}/users/list", PROVEN, (USER, "admin"))[0] == 200
 

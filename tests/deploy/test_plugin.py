@@ -303,6 +303,6 @@ def test_unsafe_settings_of_accounts_are_refused(
     uri = f"sqlite:///{tmp_path}/store.db"
     authentication.write_settings(tmp_path / "auth.ini", uri)
     lines = (tmp_path / "auth.ini").read_text().splitlines()
-    kept = [line for line in lines if not line.startswith(setting)]
-    (tmp_path / "auth.ini").write_text("\n".join([*kept, REFUSED_SETTINGS[setting]]))
+    others = [line for line in lines if not line.startswith(setting)]
+    (tmp_path / "auth.ini").write_text("\n".join([*others, REFUSED_SETTINGS[setting]]))
     assert setting in refusal(tmp_path, empty_store, (), {})

@@ -297,13 +297,13 @@ def newer(message: type[Message]) -> type[Message]:
 def new_fields() -> dict[str, list[str]]:
     """Return the answers to requests that use a new field, which names another team's run."""
     results: dict[str, list[str]] = {}
-    known = dict(backend.messages())
+    messages_before = dict(backend.messages())
     with mock.patch.object(backend, "messages") as messages:
         for kind, method, rule, message in offered():
             if message is None:
                 continue
             line = f"{method} {rule}"
-            messages.return_value = {line: newer(known[line])}
+            messages.return_value = {line: newer(messages_before[line])}
             route, answers = Route(kind, rule, {}, method), results.setdefault(line, [])
             bodies: list[Any] = [{NEW: HERS}]
             bodies += [

@@ -211,10 +211,10 @@ def check_clock(name: str, device: str) -> Figures:
     turns = [
         [clocked(pace) if pace else unclocked() for pace in ways.values()] for _ in range(TURNS)
     ]
-    *quickest, alone = np.min(turns, axis=0)  # others can only add to it
+    *quickest, unclocked_seconds = np.min(turns, axis=0)  # others can only add to it
     limits = (0.95, 1.2) if device == "cuda" else (0.5, 2.0)  # other programs share a CPU
     for kind, seconds in zip(ways, quickest, strict=False):
-        figures[f"clock over time, {kind}"] = (float(seconds / alone), *limits)
+        figures[f"clock over time, {kind}"] = (float(seconds / unclocked_seconds), *limits)
     figures["last loss over first"] = (losses[-1] / losses[0], 0, 0.9)
     return figures
 

@@ -133,7 +133,7 @@ def test_json_list_with_blocks(store: Store, table: Callable[..., Any], tmp_path
 def test_repaired_file_has_the_same_runs(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing of a file with a bad name is sent; other values are no runs that exist already."""
+    """Send nothing of a file with a bad name; other values are no runs that exist already."""
     path, metrics = tmp_path / "list.json", {"wall_seconds": 1.0}
     entries = [{"level": text, "block": "1", "metrics": metrics} for text in ("base", "head")]
 

@@ -29,8 +29,8 @@ def run_project(
 
 
 def test_mlflow_finds_the_backend() -> None:
-    (found,) = entry_points(group="mlflow.project_backend", name="evenhand-slurm")
-    assert found.load() is project_backend.SlurmBackend
+    (entry,) = entry_points(group="mlflow.project_backend", name="evenhand-slurm")
+    assert entry.load() is project_backend.SlurmBackend
 
 
 def test_parameters_override_the_configuration() -> None:

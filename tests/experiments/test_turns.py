@@ -177,7 +177,7 @@ def events_of(
 
 
 def test_only_one_interleaved_cell_works_at_a_time(campaign: Campaign) -> None:
-    """From the first timed phase of the block to the last."""
+    """Take what the cells did from the first timed phase of the block to the last."""
     turns = [turn for cell in campaign.block(1) for turn in cell.turns]
     first = min(turn["began"] for turn in turns if turn["phase"] == 1)
     end = min(turn["began"] for turn in turns if turn["phase"] == 4)
@@ -211,9 +211,9 @@ def test_turns_have_minimum_steps_and_time(campaign: Campaign) -> None:
 def test_cells_work_side_by_side_while_nothing_is_timed(campaign: Campaign) -> None:
     for block in (1, 2):
         for phase in (0, 4):
-            (one,), (other,) = (cell.of_phase(phase) for cell in campaign.block(block))
-            assert one["round"] == other["round"]
-            assert one["began"] == pytest.approx(other["began"], abs=0.01)
+            (first,), (second,) = (cell.of_phase(phase) for cell in campaign.block(block))
+            assert first["round"] == second["round"]
+            assert first["began"] == pytest.approx(second["began"], abs=0.01)
 
 
 def test_interleaved_cells_stay_within_one_turn(campaign: Campaign) -> None:

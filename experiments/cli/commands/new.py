@@ -44,8 +44,8 @@ def run(settings: New, display: Display) -> int:
     for path in files:
         display.say(str(path))
     path = folder if folder.is_absolute() else Path(".") / folder
-    alone = ("--frameworks", "pytorch,pytorch+channels_last") if settings.from_ else ()
-    display.say(f"next: {shell.command('parity', '--models', f'{path}/', *alone)}")
+    sides = ("--frameworks", "pytorch,pytorch+channels_last") if settings.from_ else ()
+    display.say(f"next: {shell.command('parity', '--models', f'{path}/', *sides)}")
     return DONE
 
 

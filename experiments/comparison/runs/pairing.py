@@ -367,12 +367,12 @@ def _cause(run: Sequence[str], factor: str) -> tuple[ExclusionCode, str, str] | 
     if status in ("RUNNING", "SCHEDULED"):
         return ExclusionCode.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        known = (
+        codes = (
             ExclusionCode.NOT_EQUAL,
             ExclusionCode.NOT_AVAILABLE,
             ExclusionCode.INTERRUPTED,
         )
-        code = ExclusionCode(outcome) if outcome in known else ExclusionCode.FAILED
+        code = ExclusionCode(outcome) if outcome in codes else ExclusionCode.FAILED
         return code, f"{outcome.replace('_', ' ')}{why}", detail
     if status != "FINISHED":
         return ExclusionCode.FAILED, f"{status.lower()}{why}", detail

@@ -159,5 +159,5 @@ def _percents(frame: pd.DataFrame, metric: str) -> Floats:
 def _limit(frame: pd.DataFrame) -> float:
     """Return the smallest limit of the runs."""
     limits = _percents(frame, LIMIT)
-    known = limits[np.isfinite(limits)]
-    return float(known.min()) if len(known) else OTHERS_LIMIT_PERCENT
+    recorded = limits[np.isfinite(limits)]
+    return float(recorded.min()) if len(recorded) else OTHERS_LIMIT_PERCENT

@@ -164,7 +164,7 @@ def test_local_project_is_installed_again_if_its_files_change(tmp_path: Path, wh
         ((), "3.99", ErrorCode.NOT_INSTALLED, ("python=3.99",)),
         ((), "/nowhere/python", ErrorCode.NOT_INSTALLED, ("/nowhere/python",)),
         (
-            ("--index-url https://me:secret@127.0.0.1:9/simple", "tiny==9"),
+            ("--index-url https://me:secret@127.0.0.1:9/index", "tiny==9"),
             None,
             ErrorCode.NOT_INSTALLED,
             ("***@127.0.0.1", "tiny==9"),

@@ -78,7 +78,7 @@ def card_of(comparison: Comparison) -> AnswerCard:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_cards_equal_the_golden_file(source: str) -> None:
-    """Every kind of data, with two and with three levels."""
+    """Render cards of all kinds of data, with two and with three levels."""
     parts = []
     for kind in KINDS:
         for levels in (2, 3):
@@ -112,7 +112,7 @@ def test_level_that_fails_is_named_first_and_never_chosen(source: str, levels: i
 
 
 def test_more_blocks_are_no_advice_while_a_level_fails() -> None:
-    """Of 6 blocks 3 fail: without the failures, 3 more would do."""
+    """Let 3 of 6 blocks fail: without the failures, 3 more would do."""
     failing = frame(blocks=6)
     rows = failing.index[failing["framework"] == "tensorflow"][-3:]
     cut = failing.drop(rows)
@@ -158,7 +158,7 @@ def test_interrupted_runs_are_no_failures() -> None:
     ids=str,
 )
 def test_failed_runs_fail_a_call(failed: Mapping[str, int], fail_if: str, code: int) -> None:
-    """Of 16 runs a side, 8 against none have p < .01 by Fisher's exact test, 1 has .5."""
+    """Let 8 of 16 runs fail, or 1, against none: p < .01 by Fisher's exact test, or .5."""
     runs = frame(blocks=16)
     for level, count in failed.items():
         rows = runs.index[runs["framework"] == level][-count:]

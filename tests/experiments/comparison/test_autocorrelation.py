@@ -84,7 +84,7 @@ def test_intervals_and_p_values_agree_at_each_level(blocks: int) -> None:
 
 
 def test_slow_runs_do_not_move_the_distribution() -> None:
-    """Of 16 blocks two at either end may be anything."""
+    """Change blocks of 16: two at either end may be anything."""
     shifts = np.random.default_rng(3).standard_normal(16)
     wild = shifts.copy()
     wild[np.argsort(shifts)[[0, 1, -2, -1]]] = (-900.0, -50.0, 70.0, 800.0)

@@ -213,12 +213,38 @@ SHARE, UNKNOWN = ("difference", "higher", "higher"), ("ratio", "neither", "")
         (("latency", "p99_latency", "LatencyP50"), TIME, ""),
         (("throughput", "tokens_per_second", "eval/samples_per_second", "tokens/s"), RATE, "1/s"),
         (("acc", "val_acc", "valAcc", "Accuracy/test", "eval_accuracy", "acc1"), SHARE, ""),
-        (("iou", "mean_iou", "map", "mAP", "map50", "auc", "roc_auc", "f1", "macro_f1"), SHARE, ""),
+        (("accuracy_percent", "Top1/percent"), SHARE, ""),
+        (
+            (
+                "iou",
+                "mean_iou",
+                "meanIoU",
+                "mIoU",
+                "map",
+                "mAP",
+                "map50",
+                "auc",
+                "roc_auc",
+                "f1",
+                "macro_f1",
+            ),
+            SHARE,
+            "",
+        ),
         (("loss", "val_loss", "Loss/train"), ("difference", "lower", "lower"), ""),
         (("error", "error_rate", "test_mse", "rmse", "perplexity"), (*ERROR, "lower"), ""),
         (("peak_memory", "gpu_memory_mb"), (*ERROR, "lower"), None),
         (
-            ("lr", "learning_rate", "epoch", "grad_norm", "times_seen", "mapping", "f10"),
+            (
+                "lr",
+                "learning_rate",
+                "epoch",
+                "grad_norm",
+                "times_seen",
+                "mapping",
+                "f10",
+                "previous",
+            ),
             UNKNOWN,
             "",
         ),
@@ -227,11 +253,10 @@ SHARE, UNKNOWN = ("difference", "higher", "higher"), ("ratio", "neither", "")
 def test_names_of_others_have_direction_kind_and_unit(
     names: Sequence[str], rules: tuple[str, str, str], unit: str | None
 ) -> None:
-    found = {name: outcome(name) for name in names}
-    assert {name: (m.kind, m.better, m.better_word) for name, m in found.items()} == dict.fromkeys(
-        names, rules
-    )
-    assert unit is None or {metric.unit for metric in found.values()} == {unit}
+    metrics = {name: outcome(name) for name in names}
+    judged = {name: (m.kind, m.better, m.better_word) for name, m in metrics.items()}
+    assert judged == dict.fromkeys(names, rules)
+    assert unit is None or {metric.unit for metric in metrics.values()} == {unit}
 
 
 def test_accuracy_in_percent_is_judged_in_points() -> None:
@@ -247,3 +272,12 @@ def test_accuracy_in_percent_is_judged_in_points() -> None:
     assert percent.row.estimate == pytest.approx(100 * (share.row.estimate or 0))
     percents[f"metrics.{ACCURACY}"] -= np.where(percents["tags.script"] == "b", 3, 0)
     assert verdicts(judge(percents, outcomes=[ACCURACY])) == {ACCURACY: "lower"}
+
+
+def test_accuracy_that_rounding_lifts_above_1_is_a_share() -> None:
+    """Judge 0.97 against 1 as lower; in points, both would be equal."""
+    shares = foreign()
+    shares[f"metrics.{ACCURACY}"] = np.where(shares["tags.script"] == "b", 0.97, 1.0000001)
+    shares[f"metrics.{ACCURACY}"] += np.random.default_rng(0).normal(0, 1e-4, len(shares))
+    (finding,) = judge(shares, outcomes=[ACCURACY]).findings
+    assert (finding.row.margin, finding.row.verdict) == (0.01, "lower")

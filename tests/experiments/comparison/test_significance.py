@@ -23,7 +23,7 @@ def independent(shifts: np.ndarray) -> MeanDistribution:
 
 
 def test_seven_independent_blocks_have_the_paired_t_test_of_the_sleep_data():
-    """Nothing is trimmed: R's t.test of the first seven."""
+    """Trim nothing: R's t.test of the first seven."""
     first, second = (side[:7] for side in SLEEP)
     mean, expected = independent(np.subtract(first, second)), stats.ttest_rel(first, second)
     interval = expected.confidence_interval()

@@ -90,7 +90,7 @@ def test_small_and_noisy_differences(sd, factor, noise, decision, verdict):
 
 @pytest.mark.parametrize(("slow", "p", "is_told"), [(6, 0.0256, True), (2, 0.494, False)])
 def test_slow_runs_are_counted_and_told(slow: int, p: float, is_told: bool) -> None:
-    """Of 43 runs; p of a one-sided table of Fisher's exact test, doubled."""
+    """Take 43 runs; p of a one-sided table of Fisher's exact test, doubled."""
     rng = np.random.default_rng(4)
     a, b = np.exp(rng.normal(0, 0.01, (2, 43)))
     b[rng.choice(43, slow, replace=False)] *= 1.5

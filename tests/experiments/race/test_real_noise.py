@@ -65,7 +65,7 @@ def test_planted_slowdown_is_found(
     codes: tuple[Decision, ...],
     least: float,
 ) -> None:
-    """Of races of a command with itself, at most one of twenty shows a difference."""
+    """Find what was planted; of twenty A/A races, at most one shows a difference."""
     neighbour = neighbours.busy(1, neighbours.BURSTS) if is_noisy else contextlib.nullcontext()
     rows = []
     with neighbour:

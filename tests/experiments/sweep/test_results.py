@@ -138,8 +138,8 @@ def test_winner_that_its_campaign_refutes_is_no_best(
     runs.loc[runs["framework"] == "best", RSS] *= memory
     comparison = compare(runs, baseline="default", outcomes=[STEP, RSS])
     trial = create_trial(value=1.0)
-    kept = winners.not_refuted([trial], comparison, [STEP, RSS])
-    assert kept == [trial] * is_kept
+    candidates = winners.not_refuted([trial], comparison, [STEP, RSS])
+    assert candidates == [trial] * is_kept
 
 
 def test_winner_that_is_not_settled_stays_a_candidate() -> None:
