@@ -55,8 +55,10 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
             journal = Path(settings.journal).resolve()
             campaign = pipeline.restart(name, settings.resume, options, journal, display)
         else:
-            blocks = f"{settings.blocks} to {settings.max_blocks}" * settings.until_settled
-            plan = f"{name} · {settings.preset}: checks, then {blocks or settings.blocks} blocks"
+            blocks = f"{settings.blocks} block{'s' * (settings.blocks > 1)}"
+            if settings.until_settled:
+                blocks = f"{settings.blocks} to {settings.max_blocks} blocks"
+            plan = f"{name} · {settings.preset}: checks, then {blocks}"
             display.say(f"{plan}; after a cell you see about how long the rest takes")
             campaign = pipeline.start(name, settings, display)
         return conclude(campaign, display)
