@@ -133,7 +133,7 @@ class Study:
     scaling: Scaling | None = None
     grows_with: str = ""
     warnings: Callable[[Any], tuple[str, ...]] = lambda _: ()
-    also: Callable[[Any, Comparison, Progress], ReportAddition] | None = None
+    also: Callable[[Any, Comparison], ReportAddition] | None = None
     reported: Callable[[Any], tuple[Outcome, ...]] | None = None
     primary_of: Callable[[Any], tuple[str, ...]] = lambda _: ()
     title_of: Callable[[Any], str] | None = None

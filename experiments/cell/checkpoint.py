@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.cell.timing import Window
 from models.contract import Framework, ModelError
 from models.weights import read_safetensors, write_safetensors
@@ -54,6 +56,28 @@ class TrainingState:
     @property
     def steps(self) -> int:
         return len(self.seconds) + sum(window.steps for window in self.windows)
+
+    def summary(self, examples: int) -> dict[str, float]:
+        """Return the first epoch, the median of the rest, validation, and the wait for batches.
+
+        Throughput is total over total, without the first epoch where there are several.
+
+        Args:
+            examples: Examples of an epoch.
+        """
+        later = self.epoch_seconds[1:]
+        counted = later or self.epoch_seconds
+        metrics = {
+            "train/first_epoch_seconds": self.epoch_seconds[0],
+            "val/total_seconds": self.validation_seconds,
+            "train/epoch_examples_per_second": len(counted) * examples / sum(counted),
+        }
+        if later:
+            metrics["train/epoch_seconds"] = float(np.median(later))
+        if self.input_seconds:
+            metrics["input/seconds_mean"] = self.input_seconds / self.steps
+            metrics["input/share_percent"] = 100 * self.input_seconds / self.total_seconds
+        return metrics
 
 
 class Checkpoint:

@@ -73,7 +73,7 @@ def _summarise(
     )
     windows = timing.of_windows(() if state.held_up else state.windows, rows)
     summary = timing.summarise_training(training, state.total_seconds)
-    summary |= timing.summarise_epochs(state, task.steps_per_epoch * rows)
+    summary |= state.summary(task.steps_per_epoch * rows)
     summary = as_timed(spec, summary, windows, output, held_up=state.held_up)
     summary |= task.derived(summary, state)
     return [training, windows], summary

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
 import numpy as np
 
 if TYPE_CHECKING:
-    from experiments.cell.checkpoint import TrainingState
     from models.contract import Batch
 
 # Requests that a distribution-free 95 % interval of a percentile needs: max(q, 1 - q)^n <= 0.025.
@@ -247,30 +246,6 @@ def summarise_windows(metrics: Mapping[str, float], windows: PhaseValues) -> dic
 def _throughput(values: PhaseValues, name: str) -> dict[str, float]:
     seconds, examples = values.steady
     return {name: sum(examples) / sum(seconds)} if seconds else {}
-
-
-def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
-    """Return the first epoch, the median of the rest, validation, and the wait for batches.
-
-    Throughput is total over total, without the first epoch where there are several.
-
-    Args:
-        state: State after the last epoch.
-        examples: Examples of an epoch.
-    """
-    later = state.epoch_seconds[1:]
-    counted = later or state.epoch_seconds
-    metrics = {
-        "train/first_epoch_seconds": state.epoch_seconds[0],
-        "val/total_seconds": state.validation_seconds,
-        "train/epoch_examples_per_second": len(counted) * examples / sum(counted),
-    }
-    if later:
-        metrics["train/epoch_seconds"] = float(np.median(later))
-    if state.input_seconds:
-        metrics["input/seconds_mean"] = state.input_seconds / state.steps
-        metrics["input/share_percent"] = 100 * state.input_seconds / state.total_seconds
-    return metrics
 
 
 def summarise_requests(values: PhaseValues, prefix: str = "inference") -> dict[str, float]:

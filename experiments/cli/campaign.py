@@ -6,7 +6,6 @@ import dataclasses
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from experiments.comparison.verdicts.conditions import Condition
     from experiments.comparison.verdicts.findings import Comparison
     from experiments.config.console import Display
-    from experiments.run.campaign import Campaign
     from experiments.run.pipeline import Conclusion
     from experiments.run.recorder import Recorder
 
@@ -51,17 +49,16 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
         end_in_order()
         from experiments.run import pipeline
 
-        if settings.resume:
-            journal = Path(settings.journal).resolve()
-            campaign = pipeline.restart(name, settings.resume, options, journal, display)
-        else:
+        if not settings.resume:
             blocks = f"{settings.blocks} block{'s' * (settings.blocks > 1)}"
             if settings.until_settled:
                 blocks = f"{settings.blocks} to {settings.max_blocks} blocks"
-            plan = f"{name} · {settings.preset}: checks, then {blocks}"
-            display.say(f"{plan}; after a cell you see about how long the rest takes")
-            campaign = pipeline.start(name, settings, display)
-        return conclude(campaign, display)
+            first = f"{name} · {settings.preset}: checks, then {blocks}"
+            display.say(f"{first}; after a cell you see about how long the rest takes")
+        conclusion = pipeline.run(name, settings, display, options)
+        display.rest()
+        print_conclusion(conclusion, display)
+        return exit_code(conclusion)
 
 
 def end_in_order() -> None:
@@ -78,15 +75,12 @@ def is_by_mlflow() -> bool:
     return "MLFLOW_RUN_ID" in os.environ
 
 
-def conclude(campaign: Campaign, display: Display) -> int:
-    """Measure a campaign, print its result and return the exit code."""
-    from experiments.run.pipeline import run
-
-    conclusion = run(campaign, display.step)
-    display.rest()
+def print_conclusion(conclusion: Conclusion, display: Display) -> None:
+    """Print the result of a campaign, with what to do next and where to see it."""
+    recorder = conclusion.campaign.recorder
     answer = conclusion.answer
     # the judged ones contain those of the cells, which the start of the campaign has printed
-    warnings = map(str, answer.comparison.warnings) if answer else campaign.recorder.warnings
+    warnings = map(str, answer.comparison.warnings) if answer else recorder.warnings
     print_warnings(warnings, display)
     print_tables(conclusion, display)
     sentences = conclusion.sentences
@@ -100,9 +94,8 @@ def conclude(campaign: Campaign, display: Display) -> int:
         display.say(str(answer.card.advice))
     display.say(f"report     {path or 'none: nothing to compare'}")
     if not conclusion.all_ok:
-        display.say(f"continue   {campaign.recorder.resume_command}")
-    print_page(campaign.recorder, display, delivered=conclusion.delivered)
-    return exit_code(conclusion)
+        display.say(f"continue   {recorder.resume_command}")
+    print_page(recorder, display, delivered=conclusion.delivered)
 
 
 def exit_code(conclusion: Conclusion | None) -> int:

@@ -11,7 +11,7 @@ from experiments.contract import Treatment
 from experiments.planning.design import Cell
 from experiments.run import journal_runs
 from experiments.run.cell_run import CellTask
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Schedule, Skip
 from tracking.journal import Journal

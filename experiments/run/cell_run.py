@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import studies, workloads
 from experiments.config import devices, interpreters, variation, virtual_environments
@@ -21,6 +21,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
 from experiments.contract import OUTLIVED, CellSpec, DatasetInfo, Job, Node, RunStore, Treatment
 from experiments.run.cell_process import CellProcess, Watch
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
 from experiments.run.sensing import write_metrics
@@ -41,9 +42,6 @@ from tracking.records import (
     Tags,
 )
 from tracking.store import Unreachable, note, schema, source
-
-if TYPE_CHECKING:
-    from experiments.run.preparation import PreparedCampaign
 
 METRICS = "metrics.json"
 # Of the name of a run: settings, characters of a value, and what stands between its parts.

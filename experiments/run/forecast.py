@@ -25,11 +25,11 @@ from experiments.config import variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.planning.design import Cell
-from experiments.run import journal_runs, pipeline, preparation
+from experiments.run import journal_runs, preparation
 from experiments.run import plan as plan_
 from experiments.run.cell_run import logged_settings, settings_hash
 from experiments.run.plan import Plan
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.scheduler import cells_of, planned_looks
 from tracking import journal, provenance
 from tracking.errors import ErrorCode, UsageError
@@ -120,7 +120,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     seconds: dict[str, list[float]] = {treatment.name: [] for treatment in plan.treatments}
     for cell in cells:
         seconds[cell.tags["treatment"]].append(((cell.end_ms or 0) - cell.start_ms) / 1_000)
-    question = pipeline.question(PreparedCampaign(study, settings, plan))
+    question = PreparedCampaign(study, settings, plan).question()
     return Forecast(
         settings,
         plan,

@@ -13,7 +13,7 @@ from experiments.config import settings as settings_
 from experiments.config.stopping import STOP
 from experiments.planning import treatments
 from experiments.run import cell_run, journal_runs, mlflow_run
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
 from models import own as own_models
 from tracking import clock, journal, whereabouts

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments import studies, workloads
-from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
+from experiments import workloads
+from experiments.comparison.judgement import ComparisonResult, ReportOptions, answer
 from experiments.comparison.report import rendering, wording
 from experiments.comparison.report.writing import VERDICTS
 from experiments.comparison.runs import raw
@@ -22,9 +22,7 @@ from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings, ModelSettings
 from experiments.config.stopping import Interrupted
-from experiments.contract import Progress
 from experiments.planning.design import Cell
-from experiments.planning.length import is_rate
 from experiments.run import (
     backends,
     cell_run,
@@ -40,7 +38,7 @@ from experiments.run import plan as plan_
 from experiments.run.backends import Backend
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.rules import StoppingRule
 from tracking import journal
 from tracking.errors import ErrorCode, EvenhandError, UsageError
@@ -57,12 +55,14 @@ class Conclusion:
     """Result of a campaign.
 
     Attributes:
+        campaign: Whose result it is.
         answer: None if there is nothing to compare; `sentences` then state the reason.
         delivered: True if the tracking server has all of it.
         all_ok: True if every cell succeeded.
         conditions: Verdicts by which the call fails.
     """
 
+    campaign: Campaign
     answer: ComparisonResult | None
     sentences: list[str]
     delivered: bool
@@ -74,7 +74,27 @@ class Conclusion:
         return self.answer is not None and self.answer.comparison.has_verdict
 
 
-def start(
+def run(
+    study: str, settings: CampaignSettings, display: Display, options: Mapping[str, str]
+) -> Conclusion:
+    """Run a campaign, new or resumed: prepare, open, measure, judge, report.
+
+    Args:
+        study: Name of the experiment.
+        settings: As the user set them.
+        display: Shows the progress.
+        options: Settings of this call as text, of which some may change a resumed campaign.
+
+    Raises:
+        UsageError: For what is wrong, before the first cell.
+        Interrupted: If a signal came.
+    """
+    if settings.resume:
+        return finish(reopen(study, settings, display, options))
+    return finish(open_new(study, settings, display))
+
+
+def open_new(
     study: str,
     settings: CampaignSettings,
     display: Display,
@@ -89,9 +109,6 @@ def start(
         display: Shows the progress.
         plan: What is compared, where that is not the study's own design.
         parent_run: Id of the run whose work the campaign is part of.
-
-    Raises:
-        UsageError: For what is wrong, before the first cell.
     """
     prepared = preparation.prepare(study, settings, display, plan, is_new=plan is None)
     if warning := prepared.plan.nothing_to_compare:
@@ -117,56 +134,37 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
     return cell_run.PARTS.join(filter(None, parts))
 
 
-def restart(
-    study: str, run_id: str, overrides: Mapping[str, str], root: Path, display: Display
+def reopen(
+    study: str, settings: CampaignSettings, display: Display, options: Mapping[str, str]
 ) -> Campaign:
-    """Prepare a campaign again with the settings that it began with, and reopen its run.
-
-    Args:
-        study: Name of the experiment.
-        run_id: Id of the campaign's run, or `last`.
-        overrides: Settings of this call, as text.
-        root: Folder of the journals.
-        display: Shows the progress.
-
-    Raises:
-        UsageError: If it is not found, or its settings cannot become those of this call.
-    """
-    folder = resume.find(run_id, root, study)
+    """Prepare the campaign `resume` again, with the settings that it began with; reopen its run."""
+    folder = resume.find(settings.resume, Path(settings.journal).resolve(), study)
     records = Journal(folder)  # locked before minutes of preparation
     try:
         description = journal.read_campaign(folder)
-        settings = resume.settings_of(description, folder, overrides, display.step)
+        began_with = resume.settings_of(description, folder, options, display.step)
         plan = plan_.from_values(description["plan"]) if "plan" in description else None
         backends.cancel(folder, description["run_id"])  # they may use what is made anew
         # before the preparation, whose idle check they would disturb
         warnings = resume.end_leftovers(study, folder)
-        prepared = preparation.prepare(study, settings, display, plan).with_data(warnings)
+        prepared = preparation.prepare(study, began_with, display, plan).with_data(warnings)
         resume.require_same_data(description, prepared)
         backends.gather(records, prepared)
         opening.reopen(description, records)
-        resume.record_length(records, description, settings)
+        resume.record_length(records, description, began_with)
     except BaseException:
         records.close()
         raise
     return Campaign(prepared, records, display)
 
 
-def run(campaign: Campaign, progress: Progress) -> Conclusion:
-    """Measure every cell, judge, and write the report; the run always ends with its reason.
-
-    Args:
-        campaign: Started or restarted.
-        progress: Shows the progress of the report.
-
-    Raises:
-        Interrupted: If a signal came.
-    """
+def finish(campaign: Campaign) -> Conclusion:
+    """Measure every missing cell, judge, and write the report; the run ends with its reason."""
     recorder = campaign.recorder
     try:
-        rule = StoppingRule(campaign, question(campaign.prepared))
+        rule = StoppingRule(campaign, campaign.prepared.question())
         all_ok = _measure(campaign, rule)
-        return _judge_and_report(campaign, progress, all_ok=all_ok, stopped=rule.stopped)
+        return _judge_and_report(campaign, all_ok=all_ok, stopped=rule.stopped)
     except Interrupted as error:
         recorder.close(RunOutcome.INTERRUPTED, str(error))
         raise
@@ -227,14 +225,11 @@ def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
     return list(dict.fromkeys(lines))
 
 
-def _judge_and_report(
-    campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: str
-) -> Conclusion:
+def _judge_and_report(campaign: Campaign, *, all_ok: bool, stopped: str) -> Conclusion:
     """Compare, write the report into the journal and the campaign's run, and close that run.
 
     Args:
         campaign: Whose cells have ended.
-        progress: Shows the progress of the report.
         all_ok: True if every cell succeeded.
         stopped: Why there are no more blocks, if their number was not fixed.
     """
@@ -242,7 +237,7 @@ def _judge_and_report(
     result: ComparisonResult | None = None
     settings, runs = campaign.settings, None
     try:
-        result, runs = _judge(campaign, progress)
+        result, runs = _judge(campaign)
     except UsageError as error:  # a single framework was compared, or a single one succeeded
         headline = short = f"No verdict: {error}."
         sentences = [headline]
@@ -262,46 +257,21 @@ def _judge_and_report(
         **(table_tag(VERDICTS) if result and result.report else {}),
     }
     if isinstance(settings, ModelSettings) and settings.register:
-        spec, comparison = question(campaign.prepared), result.comparison if result else None
+        spec, comparison = campaign.prepared.question(), result.comparison if result else None
         registration.register(campaign, settings.register, headline, spec, comparison, runs)
     outcome, reason = RunOutcome.OK, ""
     if not all_ok:
         outcome, reason = RunOutcome.FAILED, "some cells failed; resume runs them again"
     delivered = recorder.close(outcome, reason, tags)
     failing = conditions.parse(campaign.settings.fail_if)
-    conclusion = Conclusion(result, sentences, delivered, all_ok, failing)
+    conclusion = Conclusion(campaign, result, sentences, delivered, all_ok, failing)
     if result and delivered:
         place = (recorder.store, recorder.experiment, recorder.run_id, campaign.prepared.plan.title)
         mlflow_run.announce(*place, sentences, verdict=conclusion.has_verdict)
     return conclusion
 
 
-def question(prepared: PreparedCampaign) -> ComparisonSpec:
-    module, settings, plan = prepared.module, prepared.settings, prepared.plan
-    outcomes = [
-        outcome
-        for outcome in studies.outcomes(module, settings)
-        if is_rate(outcome.metric) or not plan.rates_only
-    ]
-    metrics = {outcome.metric for outcome in outcomes}
-    return ComparisonSpec(
-        factor=plan.factor,
-        baseline=plan.baseline,
-        outcomes=outcomes,
-        primary=[metric for metric in studies.primary(module, settings) if metric in metrics],
-        margin=settings.margin,
-        strata=plan.strata,
-        allowed_to_differ=(
-            *plan.allowed_to_differ,
-            *settings_.names_not_affecting_measurement(settings),
-        ),
-        protocol=settings.protocol,
-        and_others=module.reported is not None,
-        fail_if=settings.fail_if,
-    )
-
-
-def _judge(campaign: Campaign, progress: Progress) -> tuple[ComparisonResult, pd.DataFrame]:
+def _judge(campaign: Campaign) -> tuple[ComparisonResult, pd.DataFrame]:
     """Compare the finished runs and write the report. Return the result and the runs' table.
 
     They come from the server or, while that is not reachable, from the journal.
@@ -329,13 +299,13 @@ def _judge(campaign: Campaign, progress: Progress) -> tuple[ComparisonResult, pd
         plan.title if study.title_of else f"{plan.title} · {settings.preset}",
         study.published if is_own_design else (),
         study.source if is_own_design else "",
-        also=(lambda comparison: also(settings, comparison, progress)) if also else None,
+        also=partial(also, settings) if also else None,
         figures=settings.figures,
         more_blocks=partial(resume.advice, campaign),
         link=link,
     )
     judged_runs = table(runs)
-    result = answer(question(prepared), judged_runs, recorder.folder / "report", options, steps)
+    result = answer(prepared.question(), judged_runs, recorder.folder / "report", options, steps)
     return result, judged_runs
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import studies, workloads
 from experiments.config import devices, interpreters, variation
@@ -22,15 +22,13 @@ from experiments.run import parity_cache
 from experiments.run import plan as plan_
 from experiments.run.cell_process import CellProcess
 from experiments.run.cell_run import CellTask, cell_spec
+from experiments.run.prepared import PreparedCampaign
 from models import parity
 from models.contract import OptimizerConfig
 from models.parity import ParityRequest, Row, Side
 from tracking import provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import Record, RunClosed, RunOutcome, Tags
-
-if TYPE_CHECKING:
-    from experiments.run.preparation import PreparedCampaign
 
 # Settings that decide how a framework opens; every study has them.
 OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit", "pythons")
@@ -62,9 +60,7 @@ class CheckResult:
         return self.closed.outcome == RunOutcome.OK
 
 
-def check_devices(
-    prepared: PreparedCampaign, display: Display, *, is_new: bool = False
-) -> PreparedCampaign:
+def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     """Open every framework, and return the campaign on a device that all of them see.
 
     A GPU that only some of them see would decide the comparison: where the device is chosen
@@ -73,7 +69,6 @@ def check_devices(
     Args:
         prepared: The campaign with its data, which the checks are sent.
         display: Shows the progress.
-        is_new: True if its length is still to be chosen.
 
     Raises:
         UsageError: If a framework does not open.
@@ -109,11 +104,18 @@ def check_devices(
     findings = [result.findings for result in results]
     if workload.after_checks:
         prepared = replace(prepared, data=workload.after_checks(prepared.data, findings))
-    varied = {name for treatment in prepared.plan.treatments for name in treatment.settings}
-    if is_new and workload.shortened and not varied & {"batch_size", *LENGTH}:
-        shorter = workload.shortened(prepared.settings, prepared.data, findings)
-        prepared = replace(prepared, settings=shorter)
+    prepared = replace(prepared, findings=findings)
     return prepared.with_data(warnings=[warning]) if warning else prepared
+
+
+def choose_length(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
+    """Return the campaign with the length of training that its checks have timed, if it has one."""
+    shortened = workloads.load(prepared.module.workload).shortened
+    varied = {name for treatment in prepared.plan.treatments for name in treatment.settings}
+    if not shortened or varied & {"batch_size", *LENGTH}:
+        return prepared
+    settings = shortened(prepared.settings, prepared.data, prepared.findings)
+    return replace(prepared, settings=settings)
 
 
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
@@ -149,11 +151,11 @@ def _call_on_node(settings: CampaignSettings, task: Callable[[], Any], display: 
         )
 
 
-def check_folders(prepared: PreparedCampaign, display: Display) -> None:
+def check_folders(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     """Raise UsageError if a node of a cluster lacks a folder that cells need."""
     settings, folders = prepared.settings, prepared.data.folders
     if not (settings.on_cluster and folders):
-        return
+        return prepared
     display.begin("check")
     missing = _call_on_node(settings, partial(_missing_folders, folders), display)
     if missing:
@@ -162,6 +164,7 @@ def check_folders(prepared: PreparedCampaign, display: Display) -> None:
             f"executor=slurm: a node has no folder {missing[0]}; every node must share it: "
             "set cwd, or cache=DIR for environments and commits",
         )
+    return prepared
 
 
 def _missing_folders(folders: Sequence[str]) -> list[str]:

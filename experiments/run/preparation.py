@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from experiments import studies, workloads
 from experiments.comparison.verdicts import conditions
@@ -14,12 +14,12 @@ from experiments.config import devices, interpreters, memory, variation, virtual
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings, ModelSettings
-from experiments.contract import DatasetInfo, Prepared, Progress, Study, Treatment
+from experiments.contract import Prepared, Progress
 from experiments.planning import treatments
 from experiments.run import backends, machine_state, preflight, scheduler
 from experiments.run import plan as plan_
-from experiments.run.machine_state import MachineState
 from experiments.run.plan import Plan
+from experiments.run.prepared import PreparedCampaign
 from experiments.workloads.command import environments
 from models import frameworks
 from models import own as own_models
@@ -30,44 +30,6 @@ from tracking.store import Store
 
 MAX_NAME_CHARACTERS = 100  # as the header of a column
 REPORTED = "; declare what scripts report as [outcomes.NAME] in race.toml"
-NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
-
-
-@dataclass(frozen=True)
-class PreparedCampaign:
-    """Campaign before its first cell.
-
-    Attributes:
-        data: Of all cells; its `of_treatment` has those of treatments whose settings change them.
-        machine: State of the machine before anything of the campaign computed.
-        experiment: MLflow experiment of the runs.
-        launches: MLflow experiment in which `mlflow run` opens runs that lead to it.
-    """
-
-    study: str
-    settings: CampaignSettings
-    plan: Plan
-    data: Prepared = NO_DATA
-    machine: MachineState = field(default_factory=MachineState)
-    experiment: str = ""
-    launches: str = ""
-
-    @property
-    def module(self) -> Study:
-        return studies.load(self.study)
-
-    def data_for(self, treatment: Treatment) -> Prepared:
-        return self.data.of_treatment.get(treatment.name, self.data)
-
-    def with_data(
-        self, warnings: Iterable[str] = (), **more: Mapping[str, str]
-    ) -> PreparedCampaign:
-        """Return the campaign with more warnings, and more tags, files and refusals of its data."""
-        merged: dict[str, Any] = {
-            name: {**getattr(self.data, name), **values} for name, values in more.items()
-        }
-        lines = tuple(dict.fromkeys([*self.data.warnings, *warnings]))
-        return replace(self, data=replace(self.data, warnings=lines, **merged))
 
 
 def prepare(
@@ -94,36 +56,55 @@ def prepare(
         make_environments(settings, display.step)
         settings = virtual_environments.with_baseline(settings)
     plan = plan or plan_.of_study(studies.load(study), settings)
-    draft = PreparedCampaign(study, settings, plan)
-    began = load.take_snapshot()
-    data = prepare_data(study, draft.settings, display)
-    store = Store()
+    prepared = PreparedCampaign(study, settings, plan)
+    steps: list[Callable[[PreparedCampaign, Display], PreparedCampaign]] = [
+        _read_data,
+        _place_in_mlflow,
+        partial(_observe_machine, load.take_snapshot()),
+        preflight.check_folders,
+        preflight.check_devices,
+        *([preflight.choose_length] if is_new else []),
+        _read_data_of_treatments,
+        preflight.prove,
+        _judge_by_machine,
+        _keep_own_models,
+    ]
+    for step in steps:
+        prepared = step(prepared, display)
+    return prepared
+
+
+def _read_data(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+    return replace(prepared, data=prepare_data(prepared.study, prepared.settings, display))
+
+
+def _place_in_mlflow(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
+    """Return the campaign with its team, experiment and registered model on the server."""
+    store, settings = Store(), prepared.settings
     store.check()
     account = accounts.current(store)
-    team = accounts.team_of(account, draft.settings.team)
-    machine = MachineState()
-    if not draft.settings.on_cluster:  # jobs of a cluster check their nodes themselves
-        device, workers = devices.resolve_all(draft.settings)[0], draft.settings.workers_of_a_cell
-        machine = machine_state.observe(began, device, workers)
-    named = replace(draft.settings, team=team)
-    if isinstance(named, ModelSettings) and named.register:
-        named = replace(named, register=accounts.registered_model(account, team, named.register))
-    draft = replace(
-        draft,
-        settings=named,
-        data=data,
-        machine=machine,
-        experiment=accounts.experiment_path(account, team, study),
-        launches=accounts.launches(account, team),
-    )
-    preflight.check_folders(draft, display)
-    prepared = preflight.check_devices(draft, display, is_new=is_new)
-    prepared = preflight.prove(_with_data_of_treatments(prepared, display), display)
-    return replace(prepared, plan=_by_machine(prepared)).with_data(
-        warnings=[*machine.troubles, *filter(None, [prepared.plan.rates_only])],
-        tags=accounts.tags(account),
-        files=_sources_of_own_models(prepared),
-    )
+    team = accounts.team_of(account, settings.team)
+    settings = replace(settings, team=team)
+    if isinstance(settings, ModelSettings) and settings.register:
+        name = accounts.registered_model(account, team, settings.register)
+        settings = replace(settings, register=name)
+    experiment = accounts.experiment_path(account, team, prepared.study)
+    launches = accounts.launches(account, team)
+    placed = replace(prepared, settings=settings, experiment=experiment, launches=launches)
+    return placed.with_data(tags=accounts.tags(account))
+
+
+def _observe_machine(
+    began: load.CpuSnapshot,
+    prepared: PreparedCampaign,
+    _: Display,
+) -> PreparedCampaign:
+    settings = prepared.settings
+    if settings.on_cluster:  # jobs check their nodes themselves
+        return prepared
+    device, workers = devices.resolve_all(settings)[0], settings.workers_of_a_cell
+    machine = machine_state.observe(began, device, workers)
+    return replace(prepared, machine=machine).with_data(machine.troubles)
 
 
 def make_environments(settings: CampaignSettings, progress: Progress) -> None:
@@ -241,7 +222,7 @@ def _check_registration(settings: ModelSettings, strata: Collection[str]) -> Non
         )
 
 
-def _with_data_of_treatments(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+def _read_data_of_treatments(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     """Return the campaign with the data of each treatment, if their settings may change it."""
     if not prepared.plan.own_inputs:
         return prepared
@@ -266,19 +247,21 @@ def _with_data_of_treatments(prepared: PreparedCampaign, display: Display) -> Pr
     return replace(prepared, data=data).with_data(warnings=warnings)
 
 
-def _by_machine(prepared: PreparedCampaign) -> Plan:
-    """Return the plan, with blocks of several nodes judged by node, then as a random effect."""
+def _judge_by_machine(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
+    """Return the campaign, with blocks of several nodes judged by node, then as a random effect."""
     settings, plan = prepared.settings, prepared.plan
     has_several = settings.on_cluster and settings.nodes > settings.nodes_of_a_job
-    if not has_several or "machine" in plan.strata:
-        return plan
-    return replace(plan, strata=(*plan.strata, "machine"))
+    if has_several and "machine" not in plan.strata:
+        prepared = replace(prepared, plan=replace(plan, strata=(*plan.strata, "machine")))
+    return prepared.with_data(filter(None, [plan.rates_only]))
 
 
-def _sources_of_own_models(prepared: PreparedCampaign) -> dict[str, str]:
+def _keep_own_models(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
+    """Return the campaign with the sources of the user's models that it measures."""
     measured = treatments.models_of(prepared.module, prepared.settings)
-    return {
+    sources = {
         f"{name}.{path.name}": path.read_text(encoding="utf-8")
         for name in own_models.folders().keys() & set(measured)
         for path in own_models.sources(name)
     }
+    return prepared.with_data(files=sources)

@@ -15,7 +15,7 @@ from experiments.contract import Progress
 from experiments.run import journal_runs, preparation
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest, source_folder
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import journal_option
 from models import own as own_models
 from tracking import journal, plain, provenance

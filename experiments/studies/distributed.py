@@ -23,7 +23,7 @@ from experiments.config.settings import (
     parameter,
     setting,
 )
-from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
+from experiments.contract import Comparison, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from tracking import provenance
@@ -249,7 +249,7 @@ def _check_machine(settings: Settings) -> None:
         )
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
+def also(settings: Settings, comparison: Comparison) -> ReportAddition:
     """Return speed-up and efficiency, the cost of exchanging gradients, and the proofs."""
     from experiments.comparison.analyses import workers
 

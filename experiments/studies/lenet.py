@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
-from experiments.contract import Comparison, Progress, ReportAddition
+from experiments.contract import Comparison, ReportAddition
 from experiments.metrics import Hypothesis, outcome
 from experiments.studies import classification
 
@@ -71,7 +71,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = tuple(
 )
 
 
-def also(_: Settings, comparison: Comparison, __: Progress) -> ReportAddition:
+def also(_: Settings, comparison: Comparison) -> ReportAddition:
     """Return the answers to the ten hypotheses."""
     from experiments.comparison.analyses import hypotheses
 

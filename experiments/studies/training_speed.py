@@ -18,7 +18,7 @@ from experiments.config.settings import (
     parameter,
     setting,
 )
-from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
+from experiments.contract import Comparison, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from models.frameworks import GRAPH_OPTIMIZERS
@@ -183,7 +183,7 @@ def side(framework: str, settings: Settings) -> Side:
     return Side(framework, (("lstm", settings.lstm),), "float32" if is_lower else "float64")
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
+def also(settings: Settings, comparison: Comparison) -> ReportAddition:
     """Return the published tables with ours; that of shares if steps were profiled."""
     from experiments.comparison.analyses import published
 

@@ -19,7 +19,7 @@ from experiments.contract import Treatment
 from experiments.planning import treatments
 from experiments.run import cell_run, preparation
 from experiments.run.cell_run import CellTask
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult
 from experiments.sweep import goals, results, search, space

@@ -8,7 +8,7 @@ import platform
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.run import opening, pipeline, preparation
 from experiments.run.pipeline import Conclusion
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.sweep import requests, results, search, space, winners
 from experiments.sweep.requests import SweepRequest
@@ -176,7 +176,10 @@ class Worker:
         begun = self.study.user_attrs.get(self._campaign, "")
         try:
             if begun and (root / begun / journal.CAMPAIGN).exists():
-                campaign = pipeline.restart(request.sweep.experiment, begun, {}, root, self.display)
+                begun_settings = replace(request.base, resume=begun)
+                campaign = pipeline.reopen(
+                    request.sweep.experiment, begun_settings, self.display, {}
+                )
             else:
                 run_id, trials = self.recorder.run_id, winners.select(best)
                 dimensions = request.goal.dimensions
@@ -187,7 +190,7 @@ class Worker:
                     sentences.append("The default is the best setting: there is nothing to judge.")
                     return None
                 settings = winners.settings(request.base, plan)
-                campaign = pipeline.start(
+                campaign = pipeline.open_new(
                     request.sweep.experiment, settings, self.display, plan, parent_run=run_id
                 )
         except UsageError as error:
@@ -195,7 +198,7 @@ class Worker:
             return None
         self.study.set_user_attr(self._campaign, campaign.recorder.run_id)
         self.recorder.write(Tags(self.recorder.run, {"confirmed_by": campaign.recorder.run_id}))
-        return pipeline.run(campaign, self.display.step)
+        return pipeline.finish(campaign)
 
     @property
     def _campaign(self) -> str:

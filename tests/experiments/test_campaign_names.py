@@ -19,7 +19,7 @@ from experiments.cli.main import main
 from experiments.comparison.runs import names
 from experiments.config import settings as settings_
 from experiments.run import pipeline, plan
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
 from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, StoredRun

@@ -21,7 +21,7 @@ from experiments.config import settings as settings_
 from experiments.contract import CellSpec, Prepared, Treatment
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.studies import captioning
 from models import weights
 from models.contract import Weights

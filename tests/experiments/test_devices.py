@@ -20,7 +20,7 @@ from experiments.planning.treatments import require_single_steps
 from experiments.run import cell_run, preflight, preparation
 from experiments.run.machine_state import MachineState
 from experiments.run.plan import of_study
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
 from tests.conftest import ROOT, Place

@@ -19,7 +19,6 @@ import pyarrow.parquet
 import pytest
 
 from experiments.cell.checkpoint import TrainingState
-from experiments.cell.timing import summarise_epochs
 from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
 from models import frameworks
@@ -271,5 +270,5 @@ def test_documented_columns_match_events(measured: Mapping[str, Measured]) -> No
 
 def test_throughput_of_epochs_is_total_over_total_without_the_first() -> None:
     for seconds, expected in (([4.0], 20), ([4.0, 1.0, 3.0], 40)):
-        summary = summarise_epochs(TrainingState(epoch_seconds=seconds), 80)
+        summary = TrainingState(epoch_seconds=seconds).summary(80)
         assert summary["train/epoch_examples_per_second"] == expected

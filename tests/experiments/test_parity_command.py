@@ -18,7 +18,7 @@ from experiments.config.console import Display
 from experiments.contract import Prepared, Treatment
 from experiments.run import parity_cache, preflight
 from experiments.run.plan import Plan
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.studies import classification
 from models.parity import QUANTITIES, ParityRequest, Row, Side
 from tests.conftest import Place

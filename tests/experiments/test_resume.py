@@ -82,9 +82,11 @@ def test_restart_locks_journal_before_preparation(
     def refuse(*_: object) -> None:
         raise UsageError(ErrorCode.NO_RUNS, "from the preparation")
 
+    settings = CampaignSettings(resume="last", journal=str(tmp_path))
+
     def restart() -> ErrorCode:
         with pytest.raises(UsageError) as error:
-            pipeline.restart("captioning", "last", {}, tmp_path, Display())
+            pipeline.reopen("captioning", settings, Display(), {})
         return error.value.code
 
     monkeypatch.setattr(preparation, "prepare", refuse)

@@ -74,5 +74,5 @@ if __name__ == "__main__":
     make_plan = {"treatments": treatments_plan, "sweep": sweep_plan}[way]
     settings, plan = make_plan(study, json.loads(first), json.loads(second))
     with Display() as display:
-        conclusion = pipeline.run(pipeline.start(study, settings, display, plan), display.step)
+        conclusion = pipeline.finish(pipeline.open_new(study, settings, display, plan))
     sys.exit(0 if conclusion.all_ok else 1)

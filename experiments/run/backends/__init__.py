@@ -18,7 +18,7 @@ from tracking.journal import Journal
 
 if TYPE_CHECKING:
     from experiments.run.campaign import Campaign
-    from experiments.run.preparation import PreparedCampaign
+    from experiments.run.prepared import PreparedCampaign
 
 JOBS = "jobs"  # below a campaign's folder: a journal for each of its jobs, and submitit's files
 

@@ -25,7 +25,7 @@ from experiments.run.backends.cluster import SubmittedJob
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import checkpoint_of, record_script_results_of_job
 from experiments.run.journal_runs import block_of
-from experiments.run.preparation import PreparedCampaign
+from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder, shown_and_details
 from experiments.run.scheduler import CellResult, planned_looks
 from tracking import clock, journal, provenance
