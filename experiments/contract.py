@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -320,14 +321,23 @@ class RunStore(Protocol):
         """
 
 
-class Output(Protocol):
-    """Connection of a child to its parent.
+@dataclass
+class TimedPhase:
+    """Interval that is timed.
 
-    waited_seconds: for its turns so far; 0 if it takes none.
+    Attributes:
+        began: Begin by the clock of `tracking.clock`, in seconds.
+        examples: In it, which its end sets.
+        pauses: Begin and end of parts that do not count, in order.
     """
 
-    @property
-    def waited_seconds(self) -> float: ...
+    began: float
+    examples: int = 0
+    pauses: Sequence[tuple[float, float]] = ()
+
+
+class Output(Protocol):
+    """Connection of a child to its parent."""
 
     def record(self, record: Record) -> None: ...
 
@@ -363,15 +373,18 @@ class Output(Protocol):
             processes: Process id by rank.
         """
 
-    def begin(self, place: int = 1, *, timed: bool = True) -> None:
-        """Begin a timed phase, which the next `window` ends.
+    def phase(
+        self, name: str, prefix: str = "", place: int = 1
+    ) -> AbstractContextManager[TimedPhase]:
+        """Time a phase, which the sensors summarise.
 
-        The load of other programs is read at both moments. Where cells take turns, a cell waits
-        here until the others have come to the phase.
+        The load of other programs is read at its beginning and its end. Where cells take turns, it
+        begins once the other cells of the block have come to it.
 
         Args:
-            place: of the phase among those of the block.
-            timed: False: nothing is timed any more, and cells that took turns work side by side.
+            name: Name of the phase.
+            prefix: Of the names of the sensors' metrics.
+            place: Of the phase among those of the block.
         """
 
     def turn(self, steps: int = 1) -> None:
@@ -386,25 +399,11 @@ class Output(Protocol):
             EvenhandError: The campaign gives no further turn.
         """
 
-    def window(
-        self,
-        phase: str,
-        start_seconds: float,
-        end_seconds: float,
-        examples: int,
-        prefix: str = "",
-        pauses: Sequence[tuple[float, float]] = (),
-    ) -> None:
-        """Report a timed interval, for the sensors.
+    def end_turns(self) -> None:
+        """Work side by side with cells that took turns: nothing is timed any more."""
 
-        Args:
-            phase: name of the phase.
-            start_seconds: begin of the interval.
-            end_seconds: end of the interval.
-            examples: number of examples in it.
-            prefix: of the names of the sensors' metrics.
-            pauses: begin and end of parts that do not count, in order.
-        """
+    def working_seconds(self) -> float:
+        """Return the seconds of a clock that stands still while the cell waits for its turn."""
 
 
 class Task(Protocol):

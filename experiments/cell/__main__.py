@@ -13,14 +13,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TextIO
 
 from experiments.cell.lifetime import die_with_parent
 from experiments.cell.turns import Turns
 from experiments.config import memory
-from experiments.contract import DEVICE, NO_DEVICE, CellSpec
+from experiments.contract import DEVICE, NO_DEVICE, CellSpec, TimedPhase
 from models import frameworks
 from models.contract import Framework
 from models.errors import NoDevice
@@ -56,10 +57,6 @@ class Emitter:
         self.redact = Redaction(spec.inputs.get("secrets", ()))
         self._turns = Turns(self._send, token, enabled=spec.in_turns)
 
-    @property
-    def waited_seconds(self) -> float:
-        return self._turns.waited_seconds
-
     def record(self, record: Record) -> None:
         if isinstance(record, Tags):
             record = Tags(record.run, self.redact.all(record.values))
@@ -82,32 +79,30 @@ class Emitter:
     def ranks(self, processes: Mapping[int, int]) -> None:
         self._send({"ranks": dict(processes)})
 
-    def begin(self, place: int = 1, *, timed: bool = True) -> None:
-        self._turns.begin(place, timed=timed)
-        if timed:
-            self._send({"begin": True})
-            time.sleep(LOOK_SECONDS)
+    @contextmanager
+    def phase(self, name: str, prefix: str = "", place: int = 1) -> Iterator[TimedPhase]:
+        self._turns.begin(place)
+        self._send({"begin": True})
+        time.sleep(LOOK_SECONDS)
+        phase = TimedPhase(clock.now())
+        yield phase
+        window = {
+            "prefix": prefix,
+            "start_seconds": phase.began,
+            "end_seconds": clock.now(),
+            "examples": phase.examples,
+            "pauses": list(phase.pauses),
+        }
+        self._send({"phase": name, "window": window})
 
     def turn(self, steps: int = 1) -> None:
         self._turns.step(steps)
 
-    def window(
-        self,
-        phase: str,
-        start_seconds: float,
-        end_seconds: float,
-        examples: int,
-        prefix: str = "",
-        pauses: Sequence[tuple[float, float]] = (),
-    ) -> None:
-        window = {
-            "prefix": prefix,
-            "start_seconds": start_seconds,
-            "end_seconds": end_seconds,
-            "examples": examples,
-            "pauses": list(pauses),
-        }
-        self._send({"phase": phase, "window": window})
+    def end_turns(self) -> None:
+        self._turns.end()
+
+    def working_seconds(self) -> float:
+        return time.perf_counter() - self._turns.waited_seconds
 
     def no_device(self) -> None:
         self._send({NO_DEVICE: True})

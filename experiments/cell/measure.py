@@ -48,7 +48,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     record_implementation(spec, framework, network, optimizer, output)
 
     phases += _infer(task, spec, framework, network, output)
-    output.begin(len(settings["inference_batch_sizes"]) + 2, timed=False)
+    output.end_turns()
     output.progress("quality", 0, None)
     output.metrics(task.quality(framework, network), step=settings["epochs"])
     task.save_artifacts(framework, network, output)
@@ -153,39 +153,39 @@ def _train(
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
-    output.begin()
-    began, earlier_steps = clock.now(), state.steps
-    pauses: list[tuple[float, float]] = []
-    state.starts.append(len(state.seconds))
-    state.warmups.append(warmup)
-    half = (epochs * task.steps_per_epoch - state.steps) // 2
-    warm_up = of_gpu(framework, output, warmup, max(warmup, half))
-    loop = TrainingLoop(framework, network, optimizer, output, peaks, warm_up)
-    for epoch in range(len(state.by_epoch), epochs):
-        if (rate := task.learning_rate(epoch)) is not None:
-            framework.set_learning_rate(optimizer, rate)
-        peak_memory.restart()
-        batches = timing.TimedIterator(task.training(epoch, framework))
-        loss = _train_epoch(task, spec, loop, batches, epoch, state, output, warm_up)
-        trained, validating = clock.now(), time.perf_counter()
-        values = task.validate(framework, network)
-        state.validation_seconds += time.perf_counter() - validating
-        state.by_epoch.append({"train/loss": loss, **values})
-        state.peak_rss_bytes = max(state.peak_rss_bytes, peak_memory.rss_bytes())
-        is_finite = np.isfinite(values["val/loss"])
-        if is_finite:
-            checkpoint.save(framework, network, optimizer, state)
-        # after it is saved: a resumed cell trains no recorded epoch again
-        output.metrics(state.by_epoch[-1], step=epoch + 1)
-        if not is_finite:
-            raise EvenhandError(
-                ErrorCode.DIVERGED,
-                f"the validation loss of epoch {epoch + 1} is {values['val/loss']}; "
-                "a smaller learning_rate may help",
-            )
-        pauses.append((trained, clock.now()))
-    examples = (state.steps - earlier_steps) * task.examples_a_step
-    output.window("train", began, clock.now(), examples, pauses=pauses)
+    with output.phase("train") as phase:
+        earlier_steps = state.steps
+        pauses: list[tuple[float, float]] = []
+        state.starts.append(len(state.seconds))
+        state.warmups.append(warmup)
+        half = (epochs * task.steps_per_epoch - state.steps) // 2
+        warm_up = of_gpu(framework, output, warmup, max(warmup, half))
+        loop = TrainingLoop(framework, network, optimizer, output, peaks, warm_up)
+        for epoch in range(len(state.by_epoch), epochs):
+            if (rate := task.learning_rate(epoch)) is not None:
+                framework.set_learning_rate(optimizer, rate)
+            peak_memory.restart()
+            batches = timing.TimedIterator(task.training(epoch, framework))
+            loss = _train_epoch(task, spec, loop, batches, epoch, state, output, warm_up)
+            trained, validating = clock.now(), time.perf_counter()
+            values = task.validate(framework, network)
+            state.validation_seconds += time.perf_counter() - validating
+            state.by_epoch.append({"train/loss": loss, **values})
+            state.peak_rss_bytes = max(state.peak_rss_bytes, peak_memory.rss_bytes())
+            is_finite = np.isfinite(values["val/loss"])
+            if is_finite:
+                checkpoint.save(framework, network, optimizer, state)
+            # after it is saved: a resumed cell trains no recorded epoch again
+            output.metrics(state.by_epoch[-1], step=epoch + 1)
+            if not is_finite:
+                raise EvenhandError(
+                    ErrorCode.DIVERGED,
+                    f"the validation loss of epoch {epoch + 1} is {values['val/loss']}; "
+                    "a smaller learning_rate may help",
+                )
+            pauses.append((trained, clock.now()))
+        phase.examples = (state.steps - earlier_steps) * task.examples_a_step
+        phase.pauses = pauses
     loop.compiling.record(spec, task.model, output)
     if warm_up:
         warm_up.record(spec, "train", output)
@@ -274,21 +274,20 @@ def _infer(
         output.progress(f"inference, batch {size}", count, count)
 
     for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
-        output.begin(place)
-        began = clock.now()
-        seconds, end_times = time_calls(
-            requests(size), output, lambda _: None, spec.settings["inject_delay"]
-        )
-        values = PhaseValues(
-            f"inference_batch_{size}",
-            tuple(seconds),
-            (size,) * count,
-            warmup,
-            end_times=tuple(end_times),
-        )
         prefix = f"inference/batch_{size}" if phases else "inference"
-        output.metrics(timing.summarise_requests(values, prefix))
-        output.window("inference", began, clock.now(), size * count, f"{prefix}/")
+        with output.phase("inference", f"{prefix}/", place) as phase:
+            phase.examples = size * count
+            seconds, end_times = time_calls(
+                requests(size), output, lambda _: None, spec.settings["inject_delay"]
+            )
+            values = PhaseValues(
+                f"inference_batch_{size}",
+                tuple(seconds),
+                (size,) * count,
+                warmup,
+                end_times=tuple(end_times),
+            )
+            output.metrics(timing.summarise_requests(values, prefix))
         phases.append(values)
     return phases
 

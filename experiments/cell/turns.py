@@ -11,6 +11,7 @@ from tracking.errors import ErrorCode, EvenhandError
 
 # Long against what other cells leave in the caches, short against changes of the machine's speed.
 MIN_SECONDS = 0.2
+LAST = 1_000  # place of what is not timed, behind every phase
 
 
 class Turns:
@@ -36,11 +37,16 @@ class Turns:
         self._phase = self._steps = self._target = 0
         self._timed = True
 
-    def begin(self, place: int, *, timed: bool = True) -> None:
-        """Begin a phase, in which cells take turns if it is timed; place: see `Output.begin`."""
-        self._phase, self._timed = place, timed
+    def begin(self, place: int) -> None:
+        """Begin a phase, in which cells take turns; place: see `Output.phase`."""
+        self._phase = place
         if self._enabled:
             self._pass()
+
+    def end(self) -> None:
+        """Pass the token for the last time, to work side by side with the others."""
+        self._timed = False
+        self.begin(LAST)
 
     def step(self, count: int = 1) -> None:
         """Count steps or requests after which the device is idle."""

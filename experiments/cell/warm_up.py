@@ -94,7 +94,6 @@ def of_gpu(
     output: Output,
     least: int,
     most: float = math.inf,
-    now: Callable[[], float] = time.monotonic,
 ) -> WarmUp | None:
     """Return the warm-up of a phase on the first visible GPU; None on the CPU.
 
@@ -113,4 +112,4 @@ def of_gpu(
         }
 
     keys = [gpu.key for gpu in gpus]
-    return WarmUp(least, most, gpus=keys, read=read, now=lambda: now() - output.waited_seconds)
+    return WarmUp(least, most, gpus=keys, read=read, now=output.working_seconds)

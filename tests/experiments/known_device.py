@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import models
+from experiments.contract import TimedPhase
 from models.contract import Batch, OptimizerConfig
 from tests.toy_framework.adapter import Adapter
 
@@ -35,9 +38,8 @@ class FakeTime:
 class RecordedOutput:
     """Output that keeps metrics, tags and the examples of windows."""
 
-    waited_seconds = 0.0
-
-    def __init__(self) -> None:
+    def __init__(self, clock: Any = time) -> None:
+        self.working_seconds = clock.perf_counter
         self.metric: dict[str, float] = {}
         self.live: list[tuple[int, float]] = []
         self.tags: dict[str, str] = {}
@@ -51,10 +53,13 @@ class RecordedOutput:
     def record(self, record: Any) -> None:
         self.tags |= record.values
 
-    def window(self, *_: Any, **__: Any) -> None:
-        self.examples.append(_[3])
+    @contextmanager
+    def phase(self, *_: Any, **__: Any) -> Iterator[TimedPhase]:
+        phase = TimedPhase(0.0)
+        yield phase
+        self.examples.append(phase.examples)
 
-    def begin(self, place: int = 1, *, timed: bool = True) -> None: ...
+    def end_turns(self) -> None: ...
 
     def turn(self, steps: int = 1) -> None: ...
 

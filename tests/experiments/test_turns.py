@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from experiments.cell import turns
+from experiments.cell.turns import LAST
 from experiments.run.backends.local import end_together
 from tests.conftest import Place
 from tracking.records import RunClosed, StoredRun
@@ -180,7 +181,7 @@ def test_only_one_interleaved_cell_works_at_a_time(campaign: Campaign) -> None:
     """Take what the cells did from the first timed phase of the block to the last."""
     turns = [turn for cell in campaign.block(1) for turn in cell.turns]
     first = min(turn["began"] for turn in turns if turn["phase"] == 1)
-    end = min(turn["began"] for turn in turns if turn["phase"] == 4)
+    end = min(turn["began"] for turn in turns if turn["phase"] == LAST)
     events = [event for cell in campaign.block(1) for event in cell.events]
     work = sorted(
         (event["began"], event["ended"], event["pid"])
@@ -200,7 +201,7 @@ def test_turns_have_minimum_steps_and_time(campaign: Campaign) -> None:
     for cell in campaign.cells.values():
         phases = [turn["phase"] for turn in cell.turns]
         assert phases == sorted(phases)
-        assert set(phases) == {0, 1, 2, 3, 4}  # start, training, requests of two sizes, end
+        assert set(phases) == {0, 1, 2, 3, LAST}  # start, training, requests of two sizes, end
         for phase in (1, 2, 3):
             *whole, _ = cell.of_phase(phase)
             assert whole
@@ -210,7 +211,7 @@ def test_turns_have_minimum_steps_and_time(campaign: Campaign) -> None:
 
 def test_cells_work_side_by_side_while_nothing_is_timed(campaign: Campaign) -> None:
     for block in (1, 2):
-        for phase in (0, 4):
+        for phase in (0, LAST):
             (first,), (second,) = (cell.of_phase(phase) for cell in campaign.block(block))
             assert first["round"] == second["round"]
             assert first["began"] == pytest.approx(second["began"], abs=0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from itertools import count, repeat
 from pathlib import Path
@@ -18,7 +19,7 @@ from experiments.workloads.training_speed.measure import _parts
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 
 CLOCK, CELSIUS = "system/gpu_0_clock_megahertz", "system/gpu_0_temperature_celsius"
-OUTPUT: Any = SimpleNamespace(waited_seconds=0.0)
+OUTPUT: Any = SimpleNamespace(working_seconds=time.monotonic)
 Readings = Callable[[], Iterator[float]]
 
 
@@ -83,8 +84,8 @@ import itertools, json, os
 from types import SimpleNamespace
 from experiments.cell.warm_up import of_gpu
 seconds = itertools.count()
-output = SimpleNamespace(waited_seconds=0.0)
-warm_up = of_gpu(SimpleNamespace(device="cuda"), output, 2, now=lambda: next(seconds) / 10)
+output = SimpleNamespace(working_seconds=lambda: next(seconds) / 10)
+warm_up = of_gpu(SimpleNamespace(device="cuda"), output, 2)
 answers = os.environ["NVML_ANSWERS"]
 text = open(answers).read()
 while not warm_up.is_over:

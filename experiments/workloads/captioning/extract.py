@@ -19,7 +19,6 @@ from experiments.datasets.captions import CaptionData
 from experiments.datasets.files import hold_lock
 from experiments.workloads.captioning import features
 from models.contract import Framework
-from tracking import clock
 
 BATCH_SIZE = 32
 
@@ -67,29 +66,28 @@ def _extract(
     start, broken = features.read_progress(folder)
     seconds: list[float] = []
     examples: list[int] = []
-    output.begin()
-    began = clock.now()
-    batches = images.batches(
-        Path(data.source),
-        data.images,
-        size=spec.inputs["image_size"],
-        batch=BATCH_SIZE,
-        start=start,
-    )
-    for first, pixels, unreadable in batches:
-        begin = time.perf_counter()
-        # the last batch is filled up: compiled graphs see only one shape
-        filling = np.zeros((BATCH_SIZE - len(pixels), *pixels.shape[1:]), pixels.dtype)
-        pooled = framework.infer(network, (np.concatenate([pixels, filling]),))[: len(pixels)]
-        seconds.append(time.perf_counter() - begin)
-        peaks.end_warmup()
-        examples.append(len(pixels))
-        array[first : first + len(pixels)] = pooled
-        array.flush()
-        broken |= dict(unreadable)
-        features.write_progress(folder, first + len(pixels), broken)
-        output.progress("features", first + len(pixels), len(data.images))
-    features.write_progress(folder, len(data.images), broken)
-    (folder / "complete").touch()
-    output.window("features", began, clock.now(), sum(examples))
+    with output.phase("features") as phase:
+        batches = images.batches(
+            Path(data.source),
+            data.images,
+            size=spec.inputs["image_size"],
+            batch=BATCH_SIZE,
+            start=start,
+        )
+        for first, pixels, unreadable in batches:
+            begin = time.perf_counter()
+            # the last batch is filled up: compiled graphs see only one shape
+            filling = np.zeros((BATCH_SIZE - len(pixels), *pixels.shape[1:]), pixels.dtype)
+            pooled = framework.infer(network, (np.concatenate([pixels, filling]),))[: len(pixels)]
+            seconds.append(time.perf_counter() - begin)
+            peaks.end_warmup()
+            examples.append(len(pixels))
+            array[first : first + len(pixels)] = pooled
+            array.flush()
+            broken |= dict(unreadable)
+            features.write_progress(folder, first + len(pixels), broken)
+            output.progress("features", first + len(pixels), len(data.images))
+        features.write_progress(folder, len(data.images), broken)
+        (folder / "complete").touch()
+        phase.examples = sum(examples)
     return PhaseValues("features", tuple(seconds), tuple(examples), 1)

@@ -25,7 +25,7 @@ from experiments.contract import OUTLIVED, CellSpec, Output
 from experiments.workloads.command import leftovers, process_tree, reported
 from experiments.workloads.command.leftovers import GRACE_SECONDS, METRICS_VARIABLE
 from experiments.workloads.command.process_tree import MemorySampler, Usage
-from tracking import clock, mlflow_defaults, plain, provenance
+from tracking import mlflow_defaults, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.journal import write_atomically
 from tracking.records import Tags
@@ -99,8 +99,6 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     spec.path.mkdir(parents=True, exist_ok=True)
     output.progress(spec.inputs["name"], 0, None)
-    output.begin()
-    began = clock.now()
     # without a name on the disk: neither a kill leaves secrets there, nor does the command put a
     # pipe in their place
     with (
@@ -108,8 +106,10 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
         tempfile.TemporaryFile(dir=spec.path) as stdout,
     ):
         outputs = {STDERR: stderr, STDOUT: stdout}
-        finished = execute(spec.inputs, spec.path, stdout, stderr, spec.settings["inject_delay"])
-        output.window("command", began, clock.now(), 0)
+        with output.phase("command"):
+            finished = execute(
+                spec.inputs, spec.path, stdout, stderr, spec.settings["inject_delay"]
+            )
         results = _collect(spec, outputs, finished)
     for name in results["files"]:
         output.artifact(name)

@@ -17,7 +17,6 @@ from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.group import Worker
 from experiments.workloads.distributed.prepare import PROOFS
 from models.contract import Framework
-from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import Tags
 
@@ -87,11 +86,10 @@ def measure(
     peak_memory.settle()
     rows, warmup = len(batch.targets) * count, settings["warmup_steps"]
     steps = warmup + settings["steps"]
-    output.begin()
-    began = clock.now()
-    on_step = _watch(workers, output, "training", steps)
-    seconds, losses = training.time_steps(worker, batch, steps, on_step)
-    output.window("train", began, clock.now(), rows * steps)
+    with output.phase("train") as phase:
+        phase.examples = rows * steps
+        on_step = _watch(workers, output, "training", steps)
+        seconds, losses = training.time_steps(worker, batch, steps, on_step)
     digest = training.digest(framework.weights(worker.network))
     record_implementation(spec, framework, worker.network, worker.optimizer, output)
     on_step = _watch(workers, output, "training without exchange", steps)

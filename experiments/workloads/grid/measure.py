@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +24,7 @@ from experiments.cell.measure import (
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
-from experiments.contract import CellSpec, Output
+from experiments.contract import CellSpec, Output, TimedPhase
 from models.contract import Array, Batch, Framework
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
@@ -67,7 +66,7 @@ class Budget:
             yield None
 
     def _now(self) -> float:
-        return time.perf_counter() - self.output.waited_seconds
+        return self.output.working_seconds()
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -116,24 +115,26 @@ def _infer(
     expected = (rows, spec.settings["classes"])
     peaks.begin_warmup()
     output.progress(f"inference, batch {rows}", 0, None)
-    output.begin(PLACES["inference"])
-    seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
-    budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
+    with output.phase("inference", "inference/", PLACES["inference"]) as phase:
+        seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
+        budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
 
-    def requests() -> Iterator[Callable[[], Array]]:
-        for _ in budget:
-            framework.synchronise()
-            yield partial(framework.infer, network, batch.inputs)
+        def requests() -> Iterator[Callable[[], Array]]:
+            for _ in budget:
+                framework.synchronise()
+                yield partial(framework.infer, network, batch.inputs)
 
-    def check_logits(logits: Array) -> None:
-        count_step(budget.warm_up, peaks)
-        if logits.shape != expected:  # the timed work has to be the requested work
-            raise EvenhandError(
-                ErrorCode.INVALID_VALUE, f"inference answered {logits.shape}, should be {expected}"
-            )
+        def check_logits(logits: Array) -> None:
+            count_step(budget.warm_up, peaks)
+            if logits.shape != expected:  # the timed work has to be the requested work
+                raise EvenhandError(
+                    ErrorCode.INVALID_VALUE,
+                    f"inference answered {logits.shape}, should be {expected}",
+                )
 
-    request_seconds, _ = time_calls(requests(), output, check_logits)
-    values = _close_phase(spec, "inference", request_seconds, budget, output)
+        request_seconds, _ = time_calls(requests(), output, check_logits)
+        _set_window(phase, len(request_seconds), budget, rows)
+    values = _values(spec, "inference", request_seconds, budget, output)
     summary = timing.summarise_requests(values)
     summary |= {
         "check/inference_requests": len(values.seconds),
@@ -156,19 +157,20 @@ def _train(
     peaks.begin_warmup()
     optimizer = framework.optimizer(network, optimizer_config(spec.settings))
     output.progress(f"training, batch {rows}", 0, None)
-    output.begin(PLACES["train"])
-    seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
-    budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
-    loop = TrainingLoop(framework, network, optimizer, output, peaks, budget.warm_up)
-    watch = loop.stopwatch(
-        timing.pace(spec.settings, first=0 if budget.warm_up else 1),
-        lambda step, *_: output.progress(f"training, batch {rows}", step, None),
-    )
-    loop.run((batch for _ in budget), watch)
+    with output.phase("train", place=PLACES["train"]) as phase:
+        seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
+        budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
+        loop = TrainingLoop(framework, network, optimizer, output, peaks, budget.warm_up)
+        watch = loop.stopwatch(
+            timing.pace(spec.settings, first=0 if budget.warm_up else 1),
+            lambda step, *_: output.progress(f"training, batch {rows}", step, None),
+        )
+        loop.run((batch for _ in budget), watch)
+        steps = len(watch.losses)
+        _set_window(phase, steps, budget, rows)
     check_losses(watch.losses)
     loop.compiling.record(spec, spec.settings["model"], output)
-    steps = len(watch.losses)
-    values = _close_phase(spec, "train", watch.seconds, budget, output, steps)
+    values = _values(spec, "train", watch.seconds, budget, output)
     values = replace(values, end_times=tuple(watch.end_times))
     windows = _windows(watch, rows)
     left_out = sum(window.steps for window in watch.windows[: windows.warmup])
@@ -191,32 +193,21 @@ def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
     return timing.of_windows(watch.windows, rows, timing.estimate_warmup(means) - 1)
 
 
-def _close_phase(
-    spec: CellSpec,
-    phase: str,
-    seconds: Sequence[float],
-    budget: Budget,
-    output: Output,
-    steps: int | None = None,
-) -> PhaseValues:
-    """End the window of the sensors, and return the phase's times with their warm-up.
-
-    Args:
-        spec: Spec of the cell.
-        phase: `train` or `inference`.
-        seconds: Seconds of its steps or requests.
-        budget: Its budget; on a GPU, the warm-up comes first.
-        output: Output of the cell.
-        steps: Number of steps, where some were not timed one by one.
-    """
-    rows, is_training = spec.settings["batch_size"], phase == "train"
+def _set_window(phase: TimedPhase, steps: int, budget: Budget, rows: int) -> None:
+    """Tell the sensors what counts: the steps or requests after the warm-up of a GPU."""
     warmup = budget.warm_up.steps if budget.warm_up else 0
-    examples = rows * ((len(seconds) if steps is None else steps) - warmup)
-    prefix = "" if is_training else "inference/"
-    output.window(phase, budget.began, clock.now(), examples, prefix, budget.pauses)
+    phase.examples, phase.pauses = rows * (steps - warmup), budget.pauses
+
+
+def _values(
+    spec: CellSpec, phase: str, seconds: Sequence[float], budget: Budget, output: Output
+) -> PhaseValues:
+    """Return the times of a phase (`train` or `inference`) with their warm-up."""
     if budget.warm_up:
         budget.warm_up.record(spec, phase, output)
-    return values_of("train" if is_training else f"inference_batch_{rows}", seconds, rows, warmup)
+    rows, warmup = spec.settings["batch_size"], budget.warm_up.steps if budget.warm_up else 0
+    name = phase if phase == "train" else f"inference_batch_{rows}"
+    return values_of(name, seconds, rows, warmup)
 
 
 def values_of(phase: str, seconds: Sequence[float], rows: int, warmup: int) -> PhaseValues:

@@ -88,19 +88,18 @@ def _train(
         lambda step, *_: output.progress("training", step, None if warm_up else total),
         least=before,
     )
-    output.begin()
-    began = clock.now()
     seconds, end_times = list[float](), list[float]()
-    for part in _parts(batches, settings, warm_up):
-        seconds.append(loop.run(part, watch))
-        end_times.append(clock.now())
+    with output.phase("train") as phase:
+        for part in _parts(batches, settings, warm_up):
+            seconds.append(loop.run(part, watch))
+            end_times.append(clock.now())
+        phase.examples = settings["batch_size"] * total
+        # how long a GPU needed is no result
+        phase.pauses = [(end_times[0], end_times[1])] if len(end_times) > 2 else []
     check_losses(watch.losses)
     loop.compiling.record(spec, settings["model"], output)
     if warm_up:
         warm_up.record(spec, "train", output)
-    # how long a GPU needed is no result
-    pauses = [(end_times[0], end_times[1])] if len(end_times) > 2 else []
-    output.window("train", began, clock.now(), settings["batch_size"] * total, pauses=pauses)
     return watch, seconds
 
 
