@@ -26,6 +26,7 @@ WAIT_MS = 30_000
 class Campaign:
     """Ids of dana's campaign, and of the run of its first cell in the first framework."""
 
+    frameworks: tuple[str, str]
     experiment: str
     run: str
     cell: str
@@ -85,18 +86,15 @@ def seen(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
 
 
 @pytest.fixture(scope="module")
-def frameworks(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Toy frameworks; real ones for the screenshots of the documentation."""
-    if request.config.getoption("screenshots"):
-        return "pytorch", "tensorflow"
-    return "toy", "toy+twin"
-
-
-@pytest.fixture(scope="module")
 def campaign(
-    newcomer: Group, frameworks: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+    newcomer: Group, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Campaign:
-    """Campaign of two frameworks and two blocks: too few for a verdict, enough for every page."""
+    """Campaign of two blocks: too few for a verdict, enough for every page.
+
+    Its frameworks are real ones for the screenshots of the documentation.
+    """
+    shown = request.config.getoption("screenshots")
+    frameworks = ("pytorch", "tensorflow") if shown else ("toy", "toy+twin")
     folder = tmp_path_factory.mktemp("campaign")
     settings = QUICK | {
         "frameworks": ",".join(frameworks),
@@ -114,7 +112,7 @@ def campaign(
     experiment = answer.json()["experiment"]["experiment_id"]
     conditions = ("kind = 'campaign'", f"framework = '{frameworks[0]}' and tags.block = '1'")
     run, cell = (newest(newcomer, experiment, f"tags.{condition}") for condition in conditions)
-    return Campaign(experiment, run, cell)
+    return Campaign(frameworks, experiment, run, cell)
 
 
 def newest(group: Group, experiment: str, condition: str) -> str:

@@ -46,7 +46,7 @@ def test_experiments_lead_to_the_newest_result(page: Page, campaign: Campaign, s
 
 
 def test_description_leads_to_a_list_and_charts_of_cells(
-    page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
+    page: Page, campaign: Campaign, seen: Seen
 ) -> None:
     page.goto(list_of_runs(campaign.experiment))
     expect(page.get_by_role("link", name=re.compile(r"^captioning demo · "))).to_be_visible()
@@ -55,7 +55,7 @@ def test_description_leads_to_a_list_and_charts_of_cells(
     with page.expect_popup() as opened:
         page.get_by_role("link", name="one run per cell").click()
     cells = opened.value
-    for name in (f"{frameworks[0]} · block 1", f"{frameworks[1]} · block 2"):
+    for name in (f"{campaign.frameworks[0]} · block 1", f"{campaign.frameworks[1]} · block 2"):
         link = re.compile(rf"^{re.escape(name)}( · |$)")
         expect(cells.get_by_role("link", name=link)).to_be_visible()
     for column in ("train/examples_per_second", "framework", "block", "outcome"):
@@ -68,15 +68,23 @@ def test_description_leads_to_a_list_and_charts_of_cells(
     cells.close()
 
 
-def test_pages_of_runs_models_and_the_report(
-    page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
-) -> None:
-    tags = {"framework": frameworks[0], "team": "images", "user": "dana", "parity": "equal"}
-    models = [f"captioning-demo-{name.replace('+', '-')}-20" for name in frameworks]
+def test_pages_of_runs_models_and_the_report(page: Page, campaign: Campaign, seen: Seen) -> None:
+    tags = {
+        "framework": campaign.frameworks[0],
+        "team": "images",
+        "user": "dana",
+        "parity": "equal",
+    }
+    models = [f"captioning-demo-{name.replace('+', '-')}-20" for name in campaign.frameworks]
     for name, (address, texts) in {
         "run": (
             run_page(campaign.experiment, campaign.cell),
-            [f"{frameworks[0]} · block 1", "Finished", "scenes (", "run once in a separate process"]
+            [
+                f"{campaign.frameworks[0]} · block 1",
+                "Finished",
+                "scenes (",
+                "run once in a separate process",
+            ]
             + [re.compile(rf"{tag}\s*:\s*{re.escape(text)}") for tag, text in tags.items()],
         ),
         "system-metrics": (
@@ -138,6 +146,7 @@ def test_script_of_a_run_does_not_execute(page: Page, newcomer: Group, tmp_path:
         list_of_runs(experiment): "window.owned=1",
         "/#/experiments": place,
     }.items():
+        page.goto("about:blank")  # or the page of the artifacts keeps its selection
         page.goto(address)
         shown = page if text else page.frame_locator("iframe")
         expect(shown.get_by_text(text or "window.owned=1").first).to_be_visible()
