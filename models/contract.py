@@ -215,7 +215,7 @@ class Framework(ABC):
 
         Args:
             name: with its variant, as in `models.frameworks.available()`.
-            device: `auto`, `cpu` or `cuda`.
+            device: one of `devices.CHOICES`.
             threads: of the CPU; 0 for the framework's default.
             precision: one of `models.frameworks.PRECISIONS`.
             seed: of dropout and everything else that the framework draws.

@@ -22,6 +22,7 @@ import numpy as np
 import models
 from models import frameworks, own
 from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
+from models.devices import CPU
 from models.errors import EvenhandError
 from models.frameworks import lean_import, missing, open_framework
 from models.frameworks.introspection import first_difference
@@ -116,7 +117,7 @@ class Row:
     vanishing: int = 0
     layer: str = ""
     behind: str = ""
-    device: str = "cpu"
+    device: str = CPU
 
     @property
     def equal(self) -> bool:
@@ -149,14 +150,14 @@ class ParityRequest:
     """Computation of both sides.
 
     rules: of the optimizer steps. full: the whole network instead of its small version. device:
-    `cpu` or `cuda`, on which frameworks run other code.
+    a kind, on which frameworks run other code than on others.
     """
 
     model: str
     rules: tuple[OptimizerConfig, ...] = RULES["adam"]
     full: bool = False
     seed: int = 0
-    device: str = "cpu"
+    device: str = CPU
 
 
 def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> OptimizerConfig:

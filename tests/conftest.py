@@ -93,14 +93,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Long files come first and files of many quick tests last, so that no worker waits at the end.
 FIRST = (
     "tests/deploy/",
-    "tests/ui/",
     "tests/experiments/test_distributed.py",
     "tests/experiments/test_captioning.py",
     "tests/models/",
 )
 LAST = (
     "tests/experiments/comparison/test_figures.py",
-    "tests/experiments/comparison/test_stopping.py",
     "tests/experiments/test_hostile_settings.py",
     "tests/tracking/test_damage.py",
     "tests/test_docs.py",

@@ -1,8 +1,8 @@
 """Commands in the project's Markdown, and those among them that can run.
 
-A command is a line of a fenced block without a language (```text is output), or a code span that
-begins with a known program. An HTML comment before the block, or behind the span, excludes it:
-`<!-- not run: why -->`. Help and dry runs run by default, all others with `-m slow`.
+A command is a line of a fenced block without a language (```text is output), or a code span. An
+HTML comment before the block, or behind the span, excludes it: `<!-- not run: why -->`. All others
+run with `-m slow`.
 """
 
 from __future__ import annotations
@@ -12,32 +12,22 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from tests.conftest import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-PROGRAMS = (
-    "python",
-    "mlflow",
-    "mkdocs",
-    "pytest",
-    "pip",
-    "docker",
-    "kubectl",
-    "optuna-dashboard",
-    "evenhand",
-)
-TIMERS = (["time"], ["/usr/bin/time", "-f", "%E"])
+PROGRAMS = ("python", "mlflow", "mkdocs", "pytest", "evenhand")
 MENTIONS = (["mlflow", "run"], ["python", "-m", "experiments"])
-NOT_RUN = "not run: "
-_NOTE = r"<!-- (?P<note>[^>]*?) -->"
-_FENCE = re.compile(
-    rf"(?:^{_NOTE}\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+OTHERS = ("docker", "kubectl")  # which take the same words as names
+_CODE = re.compile(
+    r"^(?:<!-- (?P<before>[^>]*?) -->\n)?```(?P<language>\w*)\n(?P<block>.*?)^```$"
+    r"|`(?P<span>(?:[^`\n]|\n(?!\n))+)`(?:\s*<!-- (?P<behind>[^>]*?) -->)?",
+    re.MULTILINE | re.DOTALL,
 )
 # A line of a shell, with those that a backslash at its end joins to it.
 _LINE = re.compile(r"(?:[^\n]*\\\n)*[^\n]+")
-_SPAN = re.compile(rf"`(?P<body>(?:[^`\n]|\n(?!\n))+)`(?:\s*{_NOTE})?")
 # What the reader fills in: FOLDER, NAME, …; and variables of the shell.
 _BLANK = re.compile(r"(?<![\w.])[A-Z][A-Z_]{2,}(?![\w=])|…|\$")
 
@@ -47,7 +37,6 @@ class Command:
     """Program with its arguments, and the note of its comment."""
 
     page: str
-    line: int
     words: tuple[str, ...]
     note: str
 
@@ -62,13 +51,9 @@ class Command:
         return (
             (self.words[0] == "evenhand" or self.words[:2] in starts)
             and "venv" not in self.words
-            and not self.note.startswith(NOT_RUN)
+            and not self.note.startswith("not run: ")
             and not _BLANK.search(self.text)
         )
-
-    @property
-    def is_quick(self) -> bool:
-        return self.runs and ("--help" in self.words or "--dry_run" in self.words)
 
 
 @cache
@@ -79,43 +64,24 @@ def commands() -> tuple[Command, ...]:
 
 
 def _of_page(page: Path) -> Iterator[Command]:
-    text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
-    spans = _FENCE.sub(lambda fence: re.sub(r"[^\n]", " ", fence[0]), text)
-    for fence in _FENCE.finditer(text):
-        for line in (
-            _LINE.finditer(text, fence.start("body"), fence.end("body"))
-            if not fence["language"]
-            else ()
-        ):
-            number = text.count("\n", 0, line.start()) + 1
-            whole = line[0].replace("\\\n", " ")
-            yield from (
-                Command(name, number, words, fence["note"] or "") for words in _simple(whole)
-            )
-    for span in _SPAN.finditer(spans):
-        for words in _simple(span["body"].replace("\\|", "|")):
-            if words[0] in PROGRAMS and len(words) > 1 and list(words) not in MENTIONS:
-                yield Command(
-                    name, spans.count("\n", 0, span.start()) + 1, words, span["note"] or ""
-                )
+    name = page.relative_to(ROOT).as_posix()
+    for code in _CODE.finditer(page.read_text(encoding="utf-8")):
+        if not code["language"]:
+            note = code["before"] or code["behind"] or ""
+            lines = _LINE.findall(code["block"]) if code["block"] else [code["span"] or ""]
+            programs = (words for line in lines for words in _programs(line))
+            yield from (Command(name, words, note) for words in programs)
 
 
-def _simple(line: str) -> Iterator[tuple[str, ...]]:
-    """Yield the programs that a line of a shell starts, without timers and redirections."""
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError:  # an apostrophe of prose in a code span
-        return
-    while words:
-        end = words.index("&&") if "&&" in words else len(words)
-        program, words = words[:end], words[end + 1 :]
-        for timer in TIMERS:
-            if program[: len(timer)] == timer:
-                program = program[len(timer) :]
-        for sign in (">", "|"):
-            if sign in program:
-                program = program[: program.index(sign)]
-        while program and re.match(r"[A-Z_]+=", program[0]):
-            program = program[1:]
-        if program:
-            yield tuple(program)
+def _programs(line: str) -> Iterator[tuple[str, ...]]:
+    """Yield the calls of `PROGRAMS`, without timers, variables and redirections."""
+    for part in line.replace("\\\n", " ").replace("\\|", "|").split("&&"):
+        try:
+            words = shlex.split(part, comments=True)
+        except ValueError:  # an apostrophe of prose in a code span
+            continue
+        words = list(takewhile(lambda word: word not in (">", "|"), words))
+        starts = [number for number, word in enumerate(words) if word in PROGRAMS]
+        call = words[starts[0] :] if starts else []
+        if len(call) > 1 and call not in MENTIONS and words[0] not in OTHERS:
+            yield tuple(call)

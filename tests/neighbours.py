@@ -12,21 +12,10 @@ from contextlib import contextmanager
 # Its parent ends at once and leaves it in a separate session.
 _START = """
 import os, subprocess, sys
-os.nice(int(sys.argv[1]))
-command = [sys.executable, "-c", sys.argv[2]]
+command = [sys.executable, "-c", sys.argv[1]]
 print(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid)
 """
 WITHOUT_END = "while True: pass"
-A_TENTH = """
-import time
-while True:
-    until = time.perf_counter() + 0.005
-    while time.perf_counter() < until:
-        pass
-    time.sleep(0.045)
-"""
-
-
 BURSTS = """
 import random, time
 while True:
@@ -38,12 +27,12 @@ while True:
 
 
 @contextmanager
-def busy(count: int, work: str = WITHOUT_END, *, yielding: bool = False) -> Iterator[list[int]]:
-    """Run processes that compute and yield their ids; `yielding`: only on an otherwise free CPU."""
+def busy(count: int, work: str = WITHOUT_END) -> Iterator[list[int]]:
+    """Run processes that compute, and yield their ids."""
     pids: list[int] = []
     try:
         for _ in range(count):
-            command = [sys.executable, "-c", _START, str(19 * yielding), work]
+            command = [sys.executable, "-c", _START, work]
             pids.append(int(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
         yield pids
     finally:

@@ -1,4 +1,4 @@
-"""Framework, model, data format, study, command and metric: each is added by one edit."""
+"""Additions of each kind, made in a copy of the source, where they run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,38 @@ import pytest
 
 from tests.conftest import ROOT, Place
 
+SOURCES = ("experiments", "models", "tracking")
+PROJECTS = ("MLproject", "deploy/kubernetes/campaign/MLproject")  # for `mlflow run` only
+# Files and folders that an addition touches. Each framework has its part of a device or precision.
+PLACES = {
+    "metric": ("experiments/metrics.py",),
+    "framework": ("models/frameworks/mine/",),
+    "network": ("models/tiny/",),
+    "data format": ("experiments/datasets/labelled/arrays.py",),
+    "study": ("experiments/studies/own.py", *PROJECTS),
+    "command": ("experiments/cli/commands/greet.py", *PROJECTS),
+    "precision": (
+        "models/frameworks/__init__.py",
+        "models/frameworks/keras/shared.py",
+        "models/frameworks/pytorch/adapter.py",
+    ),
+    "device": (
+        "models/devices.py",
+        "models/frameworks/keras/jax.py",
+        "models/frameworks/pytorch/device.py",
+        "models/frameworks/tensorflow/device.py",
+    ),
+}
 FILES = {
     "models/frameworks/mine/__init__.py": '''
 """A framework of one's own."""
 from models.frameworks import Variant
 
 _MINE = Variant(
-    architecture="numbers", packages=("numpy",), distributions=("numpy",), has_pipeline=True
+    architecture="models.frameworks.mine.architectures",
+    packages=("numpy",),
+    distributions=("numpy",),
+    has_pipeline=True,
 )
 VARIANTS = {"mine": _MINE, "mine+again": _MINE}
 ''',
@@ -31,10 +56,18 @@ from tests.toy_framework.adapter import Adapter as Toy
 
 
 class Adapter(Toy):
-    """The tests' framework by another name, with architecture files in the models' folders."""
+    """The tests' framework by another name, with its own architectures."""
 
-    architecture = "numbers"
+    architecture = "models.frameworks.mine.architectures"
 ''',
+    "models/frameworks/mine/architectures/__init__.py": "",
+    "models/frameworks/mine/architectures/tiny.py": """
+from tests.toy_framework.networks import Network
+
+
+def build(spec):
+    return Network(spec.shapes(), spec.shapes().parameters, output="words.bias")
+""",
     "models/tiny/__init__.py": "",
     "models/tiny/spec.py": """
 from dataclasses import dataclass
@@ -57,13 +90,6 @@ class Spec(ImageSpec):
 def probe(rng, *, full=False):
     spec = Spec(classes=10)
     return spec, probe_batch(spec, 8, rng)
-""",
-    "models/tiny/numbers.py": """
-from tests.toy_framework.networks import Network
-
-
-def build(spec):
-    return Network(spec.shapes(), spec.shapes().parameters, output="words.bias")
 """,
     "experiments/datasets/labelled/arrays.py": """
 import numpy as np
@@ -111,6 +137,8 @@ STUDY = replace(
             "batch_size": 8,
             "warmup_steps": 1,
             "frameworks": ("mine", "mine+again"),
+            "device": "mine",
+            "precision": "mine16",
         }
     },
     outcomes=(
@@ -144,90 +172,76 @@ COMMAND = Command("Greet somebody", Greet, run, bare=("name",))
 }
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
+# Text after which a line is inserted.
+EDITS = {
+    "models/devices.py": (
+        "ACCELERATORS = {\n",
+        '    "mine": Accelerator("accelerator of mine", Path("/dev/null"), "MINE_VISIBLE"),\n',
+    ),
+    "models/frameworks/__init__.py": ("TRAINING_PRECISIONS = (", '"mine16", '),
+    "experiments/metrics.py": (
+        "KNOWN = (\n",
+        '    _ratio("train/tokens_per_second", "reading speed", "tokens/s", "higher", '
+        'headline=("training", 0), verb="reads", short=("tokens",)),\n',
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the source with one addition of each kind, in which commands run."""
-    for package in ("experiments", "models", "tracking"):
-        shutil.copytree(ROOT / package, tmp_path / package)
+    folder = tmp_path_factory.mktemp("source")
+    for package in SOURCES:
+        shutil.copytree(ROOT / package, folder / package)
     for name, text in FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for name, (before, line) in EDITS.items():
+        text = (folder / name).read_text()
+        assert text.count(before) == 1
+        (folder / name).write_text(text.replace(before, before + line))
+    return folder
 
 
 def run(
     source: Path, environment: Mapping[str, str], *command: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**environment, "PYTHONPATH": os.pathsep.join([str(source), *sys.path])}
-    return subprocess.run(
-        [sys.executable, *command],
-        env=environment,
-        cwd=source,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    path = os.pathsep.join([str(source), *sys.path])
+    call, variables = [sys.executable, *command], {**environment, "PYTHONPATH": path}
+    options = {"cwd": source, "capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run(call, env=variables, **options)
 
 
-def data(folder: Path) -> Path:
-    """Write sixty pictures whose label is the lit row."""
-    folder.mkdir()
-    labels = np.arange(60) % 8
-    pictures = np.zeros((60, 8, 8), np.uint8)
-    pictures[np.arange(60), labels] = 255
-    np.save(folder / "pictures.npy", pictures)
-    np.save(folder / "labels.npy", labels)
-    return folder
-
-
-def test_additions_run(place: Place, source: Path) -> None:
-    settings = {
-        "data": str(data(source / "mine")),
-        "remark": "mine",
-        "input": "native",
-        "workers": "0",
-        "threads": "1",
-    }
+def test_study_of_additions_runs(place: Place, source: Path) -> None:
+    """Run the study: its model in its framework, on its device, precision and data."""
+    data = place.folder / "data"
+    data.mkdir()
+    pictures, labels = np.zeros((60, 8, 8), np.uint8), np.arange(60) % 8
+    pictures[np.arange(60), labels] = 255  # the label is the lit row
+    np.save(data / "pictures.npy", pictures)
+    np.save(data / "labels.npy", labels)
+    settings = {"data": data, "cache": place.cache, "journal": place.journal, "blocks": 1}
     settings |= {
-        "blocks": "3",
-        "inference_requests": "3",
-        "sensor_seconds": "0.1",
-        "others_limit_percent": "100",
-        "cache": str(place.cache),
-        "journal": str(place.journal),
+        "input": "native",
+        "workers": 0,
+        "threads": 1,
+        "inference_requests": 3,
+        "timing": "step",
     }
-    done = run(
-        source,
-        place.environment,
-        "-m",
-        "experiments",
-        "own",
-        *(f"--{name}={value}" for name, value in settings.items()),
-    )
-    assert done.returncode == 3, done.stdout + done.stderr  # three blocks: no verdict
-    assert "first training step" in done.stdout.lower(), done.stdout  # the study's headline
+    settings |= {"remark": "mine", "others_limit_percent": 100, "figures": "false"}
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    done = run(source, place.environment, "-m", "experiments", "own", *options)
+    assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
+    assert "first training step" in done.stdout.lower(), "the study's headline"
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     assert {cell.data.tags["framework"] for cell in cells} == {"mine", "mine+again"}
-    assert {
-        (cell.data.tags["model"], cell.data.tags["dataset"], cell.data.tags["parity"])
-        for cell in cells
-    } == {("tiny", "arrays", "equal")}
-    losses = [cell.data.metrics["val/loss"] for cell in cells if cell.data.tags["block"] == "1"]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)  # the same program twice
+    for cell in cells:
+        tags, params = cell.data.tags, cell.data.params
+        assert (tags["model"], tags["dataset"], tags["parity"]) == ("tiny", "arrays", "equal")
+        assert (params["device"], params["precision"]) == ("mine", "mine16")
 
 
-def test_study_is_validated_on_import(source: Path) -> None:
-    script = """
-from experiments import studies
-from experiments.config import settings
-kind = studies.load("own").settings
-assert "remark" in settings.names_not_affecting_measurement(kind)
-assert "remark" in studies.names_not_affecting_measurement()
-assert "remark" not in settings.searchable(kind) and "batch_size" in settings.searchable(kind)
-"""
-    done = run(source, os.environ, "-B", "-c", script)
-    assert done.returncode == 0, done.stderr
+def test_wrong_study_fails_at_import(source: Path) -> None:
     path = source / "experiments/studies/own.py"
     text = path.read_text()
     for right, wrong in {
@@ -236,8 +250,9 @@ assert "remark" not in settings.searchable(kind) and "batch_size" in settings.se
         "primary=()": 'primary=("val/acuracy",)',
     }.items():
         path.write_text(text.replace(right, wrong))
-        done = run(source, os.environ, "-B", "-c", script)
+        done = run(source, os.environ, "-B", "-c", "import experiments.studies.own")
         assert "TypeError" in done.stderr.splitlines()[-1], done.stderr
+    path.write_text(text)
 
 
 def test_command_is_listed_explained_and_run(source: Path) -> None:
@@ -251,28 +266,15 @@ def test_command_is_listed_explained_and_run(source: Path) -> None:
         assert re.search(printed, done.stdout)
 
 
-def test_metric_is_one_entry_of_the_catalogue(source: Path) -> None:
-    """Add an entry; it reaches verdicts, sentences, tables and the goals of a search."""
-    catalogue = source / "experiments" / "metrics.py"
-    more = 'headline=("training", 0), verb="reads", short=("tokens",)'
-    entry = (
-        f'    _ratio("train/tokens_per_second", "reading speed", "tokens/s", "higher", {more}),\n'
-    )
-    catalogue.write_text(catalogue.read_text().replace("KNOWN = (\n", f"KNOWN = (\n{entry}", 1))
-    script = """
+METRIC = """
 import pandas as pd
 from experiments.comparison import compare
 from experiments.comparison.report import tables
 from experiments.sweep import goals
 noise = [1, 1.01, 0.99, 1.02, 0.98, 1.01]
 rows = [
-    {
-        "run_id": f"{level}{block}",
-        "framework": level,
-        "block": block,
-        "train/tokens_per_second": speed * factor,
-    }
-    for level, speed in (("a", 1e3), ("b", 2e3)) for block, factor in enumerate(noise)
+    {"run_id": f"{a}{b}", "framework": a, "block": b, "train/tokens_per_second": speed * noise[b]}
+    for a, speed in (("a", 1e3), ("b", 2e3)) for b in range(6)
 ]
 result = compare(pd.DataFrame(rows), baseline="a")
 (row,) = tables.verdicts(result).rows
@@ -280,10 +282,36 @@ finding = result.findings[0]
 print(finding.row.verdict, finding.good, row[0], row[2], result.sentences[0])
 print(goals.objectives("tokens", ())[0])
 """
-    done = run(source, os.environ, "-c", script)
+
+
+def test_metric_reaches_verdicts_sentences_tables_and_goals(source: Path) -> None:
+    done = run(source, os.environ, "-c", METRIC)
     assert done.returncode == 0, done.stderr
     judged, searched = done.stdout.splitlines()
     assert judged.startswith("faster True reading speed 2,")
     assert "tokens/s b reads 2" in judged
     assert "metric='train/tokens_per_second'" in searched
     assert searched.endswith("direction='max')")
+
+
+def modules_with(pattern: str) -> set[str]:
+    files = [path for package in SOURCES for path in (ROOT / package).rglob("*.py")]
+    return {str(at.relative_to(ROOT)) for at in files if re.search(pattern, at.read_text())}
+
+
+def test_additions_touch_no_other_places() -> None:
+    named = {place for places in PLACES.values() for place in places}
+    for path in (*FILES, *EDITS):
+        assert any(path.startswith(place) for place in named), path
+    assert modules_with(r'"cuda"') == {"models/devices.py"}
+    asks_nvml, refuses_it = (
+        "experiments/config/devices.py",
+        "experiments/workloads/training_speed/prepare.py",
+    )
+    assert modules_with(r"import .*\bCUDA\b") | {"models/devices.py"} == {
+        *PLACES["device"],
+        asks_nvml,
+    }
+    assert modules_with(r'(?<!\w)"bfloat16"') == {*PLACES["precision"], refuses_it}
+    for project in PLACES["study"][1:]:
+        assert 'python -m experiments captioning"' in (ROOT / project).read_text()

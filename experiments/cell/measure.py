@@ -20,6 +20,7 @@ from experiments.cell.timing import PhaseValues
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
+from models.devices import CPU
 from models.frameworks import described, distributions, hidden
 from tracking import clock, provenance, tables
 from tracking.errors import ErrorCode, EvenhandError
@@ -88,7 +89,7 @@ def record_implementation(
     if by_xla is not None:
         planned = spec.device in described(spec.framework).by_xla
         tags |= {JIT_COMPILE: str(by_xla), JIT_PLANNED: str(planned)}
-    if framework.device == "cuda" and (use_cudnn := framework.versions().get("keras_use_cudnn")):
+    if framework.device != CPU and (use_cudnn := framework.versions().get("keras_use_cudnn")):
         tags["keras.use_cudnn"] = use_cudnn
     output.record(Tags(spec.run, tags))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from experiments.contract import CellSpec, Output
 from models.contract import Framework
+from models.devices import CPU
 from tracking import nvml, sensors
 from tracking.records import Tags
 from tracking.sensors import Sample
@@ -99,7 +100,7 @@ def of_gpu(
 
     Time in which the cell waits for its turn does not pass.
     """
-    if framework.device != "cuda":
+    if framework.device == CPU:
         return None
     try:
         gpus = nvml.open_devices()

@@ -11,21 +11,15 @@ from typing import Any
 
 from experiments.config import variation
 from experiments.config.settings import CampaignSettings
+from models.devices import ACCELERATORS, AUTO, CPU, CUDA
 from tracking import cpus, plain, provenance
 from tracking.errors import ErrorCode, UsageError
-from tracking.nvml import DRIVER, VISIBLE
 
 # JAX allocates three quarters of a GPU when it starts: more than a cell needs.
 XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
 # New name of the last variable: JAX refuses both together.
 XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
-CPU_SENSOR_SECONDS, CUDA_SENSOR_SECONDS, SHORTEST_SENSOR_SECONDS = 0.5, 0.1, 0.05
-# Variables that override the settings of every cell, each with its remedy.
-REFUSED = {
-    "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; "
-    "unset it and take precision=tf32 or float32",
-    "CUDA_LAUNCH_BLOCKING": "every kernel is then waited for, unlike in use; unset it",
-}
+CPU_SENSOR_SECONDS, GPU_SENSOR_SECONDS, SHORTEST_SENSOR_SECONDS = 0.5, 0.1, 0.05
 
 
 def resolve_all(settings: CampaignSettings) -> tuple[str, ...]:
@@ -75,7 +69,7 @@ def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tup
         workers: of the cell on this machine, a GPU each.
         variables: environment variables of its process.
     """
-    if device != "cuda":
+    if device != CUDA:
         return ()
     try:
         from tracking import nvml  # help does not need it
@@ -94,14 +88,16 @@ def variables_of_cell(
         gpus: UUIDs of the GPUs that it uses.
         local: names of the variables that the cell's treatment sets.
     """
-    if device == "cpu":
-        return {VISIBLE: ""}
+    if device == CPU:
+        return {kind.visible: "" for kind in ACCELERATORS.values()}
     memory: dict[str, str | None] = {**XLA_MEMORY, XLA_FRACTION: None}
     if XLA_FRACTION in local:
         memory["XLA_PYTHON_CLIENT_MEM_FRACTION"] = None
     memory = {name: text for name, text in memory.items() if name not in local}
-    visible = {VISIBLE: ",".join(gpus)} if gpus else {}
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **memory, **visible}
+    visible = {ACCELERATORS[device].visible: ",".join(gpus)} if gpus else {}
+    for kind in ACCELERATORS.values():  # `auto` may become any
+        visible |= kind.variables
+    return {**memory, **visible}
 
 
 def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
@@ -127,7 +123,8 @@ def changed(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> 
 
 def cool_down_seconds(settings: CampaignSettings) -> float:
     """Return the longest wait before a cell: none on a GPU, which is warm in use."""
-    return 0.0 if resolve(settings.device, settings) == "cuda" else settings.cool_down_seconds
+    on_cpu = resolve(settings.device, settings) == CPU
+    return settings.cool_down_seconds if on_cpu else 0.0
 
 
 def sensor_seconds(settings: CampaignSettings) -> float:
@@ -136,8 +133,8 @@ def sensor_seconds(settings: CampaignSettings) -> float:
     Returns:
         Seconds between two readings: those of the settings, or the device's default.
     """
-    on_gpu = resolve(settings.device, settings) == "cuda"
-    return settings.sensor_seconds or (CUDA_SENSOR_SECONDS if on_gpu else CPU_SENSOR_SECONDS)
+    on_cpu = resolve(settings.device, settings) == CPU
+    return settings.sensor_seconds or (CPU_SENSOR_SECONDS if on_cpu else GPU_SENSOR_SECONDS)
 
 
 def timing(settings: CampaignSettings) -> str:
@@ -150,9 +147,9 @@ def timing(settings: CampaignSettings) -> str:
     if settings.timing != "auto":
         return settings.timing
     used = {
-        resolve(device, settings) if device == "auto" else device for device in requested(settings)
+        resolve(device, settings) if device == AUTO else device for device in requested(settings)
     }
-    return "both" if used == {"cuda"} else "step"
+    return "step" if CPU in used else "both"
 
 
 def values_of_cell(settings: CampaignSettings) -> dict[str, Any]:
@@ -166,68 +163,61 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
     Args:
         used: the devices that cells compute on.
     """
-    if "cuda" not in used:
-        return
-    for name, why in REFUSED.items():
-        if variables.get(name, "") not in ("", "0") or (
-            name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)
-        ):
-            raise UsageError(ErrorCode.ENVIRONMENT, f"{name}={variables[name]} is set: {why}")
-    visible = variables.get(VISIBLE, "")
-    if visible.startswith("MIG-"):
-        raise UsageError(
-            ErrorCode.ENVIRONMENT,
-            f"{VISIBLE}={plain.short(visible)}: instances of MIG are not measured; "
-            "name a whole GPU (nvidia-smi -L)",
-        )
-    if not visible.startswith("GPU-") and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
-        raise UsageError(
-            ErrorCode.ENVIRONMENT,
-            f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; "
-            f"unset it, or name the GPU's UUID in {VISIBLE} (nvidia-smi -L)",
-        )
+    for kind in filter(None, map(ACCELERATORS.get, used)):
+        for name, (harmless, why) in kind.refused.items():
+            if variables.get(name, "") not in ("", *harmless):
+                raise UsageError(ErrorCode.ENVIRONMENT, f"{name}={variables[name]} is set: {why}")
+        visible = variables.get(kind.visible, "")
+        if visible.startswith("MIG-"):
+            raise UsageError(
+                ErrorCode.ENVIRONMENT,
+                f"{kind.visible}={plain.short(visible)}: instances of MIG are not measured; "
+                "name a whole GPU (nvidia-smi -L)",
+            )
+        if not visible.startswith("GPU-") and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
+            raise UsageError(
+                ErrorCode.ENVIRONMENT,
+                f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; "
+                f"unset it, or name the GPU's UUID in {kind.visible} (nvidia-smi -L)",
+            )
 
 
 def resolve(device: str, settings: CampaignSettings) -> str:
-    """Return `cpu` or `cuda`: for `auto`, the GPU if NVML shows one, or if a cluster's job has one.
+    """Return a kind of device: for `auto`, CUDA if NVML or a cluster's job has a GPU, or the CPU.
 
     Raises:
-        UsageError: for cuda without a GPU.
+        UsageError: for a device that this machine lacks.
     """
     if settings.on_cluster:  # this machine is not a node; there, a framework without a GPU fails
-        return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
+        return (CUDA if "gpu" in settings.gres else CPU) if device == AUTO else device
     return present(device)
 
 
 def present(device: str) -> str:
-    """Return `cpu` or `cuda`: for `auto`, the GPU if NVML shows one that CUDA sees.
+    """Return a kind of device: for `auto`, CUDA if NVML shows a GPU that it sees, or the CPU.
 
     Raises:
-        UsageError: for cuda where there can be no GPU.
+        UsageError: for a device that this machine cannot have.
     """
-    has_gpu = bool(provenance.gpus())
-    if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
-        hidden = f", and {VISIBLE} is empty" if os.environ.get(VISIBLE) == "" else ""
+    if device == AUTO:
+        return CUDA if provenance.gpus() else CPU
+    kind = ACCELERATORS.get(device)
+    is_shown = device == CUDA and provenance.gpus()
+    if kind and not is_shown and not kind.may_be_seen(os.environ):
+        hidden = f", and {kind.visible} is empty" if os.environ.get(kind.visible) == "" else ""
         raise UsageError(
             ErrorCode.NO_DEVICE,
-            f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; "
+            f"device={device}: no {kind.title} answers on this machine{hidden}; "
             f"use device=cpu or device=auto",
         )
-    return ("cuda" if has_gpu else "cpu") if device == "auto" else device
+    return device
 
 
 def to_open(device: str, settings: CampaignSettings) -> str:
     """Return the device of a framework's check: `auto` if only the framework may see a GPU."""
     resolved = resolve(device, settings)
-    if device == "auto" and resolved == "cpu" and not settings.on_cluster:
-        return "auto" if may_have_gpu(os.environ) else "cpu"
+    if device == AUTO and resolved == CPU and not settings.on_cluster:
+        # a framework may see a GPU that NVML does not show, as in a container
+        may_be_seen = any(kind.may_be_seen(os.environ) for kind in ACCELERATORS.values())
+        return AUTO if may_be_seen else CPU
     return resolved
-
-
-def may_have_gpu(variables: Mapping[str, str]) -> bool:
-    """Return whether a framework may see a GPU that NVML does not show, as in a container.
-
-    Args:
-        variables: Environment variables of the framework's process.
-    """
-    return variables.get(VISIBLE) != "" and DRIVER.exists()

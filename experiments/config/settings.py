@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from models import devices
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
@@ -231,7 +232,7 @@ class CampaignSettings:
     device: str = setting(
         "auto",
         "auto takes the GPU if there is one",
-        choices=("auto", "cpu", "cuda"),
+        choices=devices.CHOICES,
         group="machine",
     )
     conv_algorithm: str = setting(

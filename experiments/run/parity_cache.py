@@ -15,6 +15,7 @@ from experiments.config import devices, interpreters
 from experiments.contract import Progress
 from experiments.datasets.files import hold_lock, replace_text
 from models import frameworks, own
+from models.devices import CPU
 from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
 
@@ -56,7 +57,7 @@ def differences(rows: Sequence[Row]) -> list[str]:
     """Return what is not equal, a line for each model and framework."""
     by_pair: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
-        device = "" if row.device == "cpu" else f" on {row.device}"
+        device = "" if row.device == CPU else f" on {row.device}"
         pair = (row.model, row.framework, row.reference, device)
         by_pair.setdefault(pair, []).append(row)
     return [
@@ -92,7 +93,7 @@ def _file(request: ParityRequest, reference: Side, side: Side, cache: Path) -> P
         "packages": [dict(interpreters.packages(each.framework, each.python)) for each in sides],
         "code": _code(),
     }
-    if request.device == "cuda":
+    if request.device != CPU:
         key["gpus"] = provenance.gpus()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return cache / "parity" / f"{request.model}-{digest}.json"

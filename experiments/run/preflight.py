@@ -25,6 +25,7 @@ from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.prepared import PreparedCampaign
 from models import parity
 from models.contract import OptimizerConfig
+from models.devices import AUTO, CPU
 from models.parity import ParityRequest, Row, Side
 from tracking import provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
@@ -83,14 +84,14 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
     requested = {
         treatment.merged(prepared.settings).device for treatment in prepared.plan.treatments
     }
-    if "cuda" in seen:
-        blind = [result.framework for result in results if result.findings.get(DEVICE) == "cpu"]
-    if not failed and seen == {"cuda"}:
-        prepared, warning = _on_device(prepared, "cuda"), NO_NVML
-    elif blind and all_blind and "cuda" not in requested:
+    if seen - {CPU}:
+        blind = [result.framework for result in results if result.findings.get(DEVICE) == CPU]
+    if not failed and len(seen) == 1 and CPU not in seen:
+        prepared, warning = _on_device(prepared, *seen), NO_NVML
+    elif blind and all_blind and requested <= {AUTO, CPU}:
         for result in failed:
             display.say(f"  {result.framework}: {result.closed.reason}")
-        prepared = _on_device(prepared, "cpu")
+        prepared = _on_device(prepared, CPU)
         warning = (
             f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; "
             "README.md says how each gets to the GPU"
@@ -266,8 +267,8 @@ def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
     If only a cluster's nodes have GPUs, it is this machine's CPU.
     """
     compared = devices.resolve_all(settings)
-    is_elsewhere = settings.on_cluster and "cuda" in compared and not provenance.gpus()
-    return ("cpu",) if is_elsewhere else compared
+    is_elsewhere = settings.on_cluster and {*compared} - {CPU} and not provenance.gpus()
+    return (CPU,) if is_elsewhere else compared
 
 
 def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:

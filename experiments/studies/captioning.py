@@ -19,6 +19,7 @@ from experiments.config.settings import (
 )
 from experiments.contract import Scaling, Study
 from experiments.metrics import outcome
+from models.frameworks import TRAINING_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Settings(ModelSettings):
     precision: str = setting(
         "float32",
         "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=("float32", "tf32", "bfloat16"),
+        choices=TRAINING_PRECISIONS,
         group="training",
     )
     vocabulary: int = setting(

@@ -20,6 +20,7 @@ from experiments.config.settings import (
 from experiments.contract import Scaling, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import compared, controls
+from models.frameworks import TRAINING_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Settings(ModelSettings):
     precision: str = setting(
         "float32",
         "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=("float32", "tf32", "bfloat16"),
+        choices=TRAINING_PRECISIONS,
         group="training",
     )
     thresholds: tuple[float, ...] = setting(

@@ -26,6 +26,7 @@ from experiments.config.settings import (
 from experiments.contract import Comparison, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
+from models import devices
 from tracking import provenance
 from tracking.errors import ErrorCode, UsageError
 
@@ -125,9 +126,9 @@ class Settings(CampaignSettings):
         1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine"
     )
     device: str = setting(
-        "cpu",
-        "cuda: a GPU a worker, over NCCL; has never been run",
-        choices=("cpu", "cuda"),
+        devices.CPU,
+        "cuda: a GPU a worker, over NCCL; several of them have not been run",
+        choices=devices.KINDS,
         group="machine",
     )
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
@@ -241,10 +242,10 @@ def _check_machine(settings: Settings) -> None:
             f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs "
             "that cells may use",
         )
-    if settings.device == "cuda" and (gpus := len(provenance.gpus())) < most:
+    if settings.device != devices.CPU and (gpus := len(provenance.gpus())) < most:
         raise UsageError(
             ErrorCode.NO_DEVICE,
-            f"device=cuda: each of workers={most} needs a separate GPU, "
+            f"device={settings.device}: each of workers={most} needs a separate GPU, "
             f"and this machine has {gpus}; take device=cpu",
         )
 

@@ -22,6 +22,7 @@ from experiments.config.settings import (
 from experiments.contract import Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
+from models.frameworks import TRAINING_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Settings(CampaignSettings):
     precision: str = setting(
         "float32",
         "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=("float32", "tf32", "bfloat16"),
+        choices=TRAINING_PRECISIONS,
         group="training",
     )
     image_sizes: tuple[int, ...] = setting(

@@ -21,7 +21,8 @@ from experiments.config.settings import (
 from experiments.contract import Comparison, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
-from models.frameworks import GRAPH_OPTIMIZERS
+from models import devices
+from models.frameworks import GRAPH_OPTIMIZERS, TRAINING_PRECISIONS
 from models.lstms import FLOAT32_ALONE, IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Settings(CampaignSettings):
     precision: str = setting(
         "float32",
         "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=("float32", "tf32", "bfloat16"),
+        choices=TRAINING_PRECISIONS,
         group="training",
     )
     profile: bool = setting(
@@ -226,7 +227,7 @@ STUDY = Study(
         },
         "conv_algorithm": {
             "models": ("resnet50", "vgg16", "inception_v3"),
-            "device": "cuda",
+            "device": devices.CUDA,
             "vary": "conv_algorithm=fixed,heuristic,profiled",
             "blocks": 6,
         },

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from models.devices import CHOICES, CPU
 from models.errors import ErrorCode, ModelError, choices
 
 GROUP = "evenhand.frameworks"
@@ -27,7 +28,6 @@ GROUP = "evenhand.frameworks"
 if TYPE_CHECKING:
     from models.contract import Framework
 
-DEVICES = ("auto", "cpu", "cuda")
 # Choice of the algorithm of a convolution by a GPU's library. `profiled`: tries all and keeps the
 # fastest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU these three
 # are the same; `onednn` and `plain` are that library's kernels and the framework's own, also for
@@ -43,7 +43,8 @@ GRAPH_OPTIMIZERS = (
 )
 # `float32`, `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed;
 # weights, loss and optimizer are float32, convolutions and products bfloat16.
-PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
+TRAINING_PRECISIONS = ("float32", "tf32", "bfloat16")
+PRECISIONS = (*TRAINING_PRECISIONS, "float64")
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class Variant:
     module for each model. packages: its imports. imports_if_there: optional imports that nothing
     measured needs. looks_for: another framework that it imports later if that is installed.
     distributions: packages whose versions are recorded, and which a trained model needs.
-    extra: the extra of this project that installs it. has_pipeline: whether it has a
-    `Framework.read`. trouble: returns why it cannot run although its packages are installed; empty
-    if it can. compiles: whether it traces or compiles its steps. by_xla: devices on which XLA
-    compiles them.
+    extra: the extra of this project that installs it; empty if none does. has_pipeline: whether it
+    has a `Framework.read`. trouble: returns why it cannot run although its packages are installed;
+    empty if it can. compiles: whether it traces or compiles its steps. by_xla: devices on which
+    XLA compiles them.
     """
 
     architecture: str
@@ -130,8 +131,9 @@ def missing(name: str) -> str | None:
     variant = described(name)
     for package in variant.packages:
         if find_spec(package) is None:
-            what = f"'.[{variant.extra}]'" if variant.extra else "."
-            return f"{name}: {package} is not installed: pip install -c constraints.txt -e {what}"
+            ours = f"-c constraints.txt -e '.[{variant.extra}]'"
+            what = ours if variant.extra else package
+            return f"{name}: {package} is not installed: pip install {what}"
     trouble = variant.trouble() if variant.trouble else ""
     return f"{name}: {trouble}" if trouble else None
 
@@ -147,7 +149,7 @@ def open_framework(
 ) -> Framework:
     """Import and set up a framework, one a process. Raises ModelError for a missing package."""
     values = {"device": device, "precision": precision, "conv_algorithm": conv_algorithm}
-    choices_of = {"device": DEVICES, "precision": PRECISIONS, "conv_algorithm": CONV_ALGORITHMS}
+    choices_of = {"device": CHOICES, "precision": PRECISIONS, "conv_algorithm": CONV_ALGORITHMS}
     for setting, value in values.items():
         if value not in choices_of[setting]:
             text = f"no {setting} {value!r}; have {', '.join(choices_of[setting])}"
@@ -255,5 +257,5 @@ def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
 
     On a GPU JAX takes memory as it needs it, unless they state otherwise: processes share the GPU.
     """
-    of_gpu = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if device == "cuda" else {}
+    of_gpu = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if device != CPU else {}
     return {**of_gpu, **variables}

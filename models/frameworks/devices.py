@@ -20,6 +20,7 @@ from models.contract import (
     Profile,
     UniformWeights,
 )
+from models.devices import AUTO, CPU
 from models.errors import ErrorCode, ModelError, NoDevice
 from models.frameworks import introspection
 
@@ -97,16 +98,16 @@ class FrameworkOnDevice(Framework):
 
 def resolve(
     requested: str,
-    has_accelerator: bool,
+    accelerator: str,
     library: str,
     precision: str,
     report: str | Callable[[], object],
 ) -> str:
-    """Return `cpu` or `cuda`.
+    """Return the kind of device that a framework computes on.
 
     Args:
-        requested: `auto`, `cpu` or `cuda`.
-        has_accelerator: whether the library sees a GPU.
+        requested: one of `models.devices.CHOICES`.
+        accelerator: the kind of accelerator that the library sees; empty: none.
         library: its name, for messages.
         precision: of the cell.
         report: the library's messages about a missing GPU, or a call that raises them as an error.
@@ -115,8 +116,8 @@ def resolve(
         NoDevice: for a missing GPU.
         ModelError: for tf32 without a GPU.
     """
-    if requested == "cuda" and not has_accelerator:
-        message = f"device 'cuda': {library} sees no GPU here; use cpu or auto"
+    if requested not in (AUTO, CPU, accelerator):
+        message = f"device {requested!r}: {library} sees no GPU here; use cpu or auto"
         if callable(report):
             try:
                 report()
@@ -125,12 +126,12 @@ def resolve(
                 report = f"{type(error).__name__}: {error}"
         reports = f". {library} reports: {' '.join(report.split())[:MAX_MESSAGE]}" if report else ""
         raise NoDevice(ErrorCode.NO_DEVICE, message + reports)
-    is_cuda = requested == "cuda" or (requested == "auto" and has_accelerator)
-    if precision == "tf32" and not is_cuda:
+    device = CPU if requested == CPU else accelerator or CPU
+    if precision == "tf32" and device == CPU:
         raise ModelError(
             ErrorCode.NO_DEVICE, "precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16"
         )
-    return "cuda" if is_cuda else "cpu"
+    return device
 
 
 def flushes_denormals(halve: Callable[[Any], Any]) -> str:
@@ -174,7 +175,7 @@ def onednn(conv_algorithm: str, device: str) -> bool | None:
     """
     if conv_algorithm not in ("onednn", "plain"):
         return None
-    if device != "cpu":
+    if device != CPU:
         text = f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled or fixed"
         raise ModelError(ErrorCode.UNSUPPORTED, text)
     return conv_algorithm == "onednn"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from models.contract import Profile
+from models.devices import CPU
 from models.frameworks.spans import Event, begun_in, by_kind, leaves
 
 STEP = "evenhand.step"
@@ -50,7 +51,7 @@ def to_profile(
 
     Args:
         events: of the trace.
-        device: `cpu` or `cuda`.
+        device: the kind.
         count: counts the operators of graphs, of which the trace leaves out the quick ones.
         framework: matches the names of host events that are the framework's own code.
     """
@@ -61,14 +62,14 @@ def to_profile(
     fused = begun_in((at for at in on_host if at.is_xla and not at.name.startswith(END)), steps)
     others = begun_in((at for at in on_host if not at.is_xla and at.name != STEP), steps)
     called = operators(events)
-    shown = begun_in(on_gpu, steps) if device == "cuda" else [*called, *leaves(fused)]
+    shown = begun_in(on_gpu, steps) if device != CPU else [*called, *leaves(fused)]
     copies = [event for event in shown if event.name.startswith(COPIES)]
     computing = [event for event in shown if not event.name.startswith(COPIES)]
     executor = [event.span for event in others if event.name == EXECUTOR]
 
     is_fused = bool(fused) or any(event.is_xla for event in on_gpu)
     counts, uncounted = dict[str, int](), dict[str, str]()
-    if device == "cuda" or is_fused:
+    if device != CPU or is_fused:
         counts["launches"] = len(computing)
     if is_fused:
         uncounted["ops"] = FUSED
@@ -80,7 +81,7 @@ def to_profile(
         steps,
         by_kind(event._replace(name=NUMBER.sub("", event.name)) for event in computing),
         copies=[event.span for event in copies],
-        unrecorded=executor if device == "cpu" else (),
+        unrecorded=executor if device == CPU else (),
         framework=[event.span for event in others if framework.match(event.name)],
         counts=counts,
         uncounted=uncounted,

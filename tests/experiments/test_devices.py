@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,8 @@ def test_auto_queries_the_frameworks_if_nvml_does_not_answer(
 ) -> None:
     """Simulate a container with CUDA and without NVML."""
     driver = tmp_path / "nvidiactl"
-    monkeypatch.setattr(devices, "DRIVER", driver)
+    seen = replace(devices.ACCELERATORS["cuda"], driver=driver)
+    monkeypatch.setitem(devices.ACCELERATORS, "cuda", seen)
     monkeypatch.setenv("EVENHAND_TOY_GPU", visible_to)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     settings = studies.load("captioning").settings(frameworks=("toy", "toy+twin"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests import debian
 from tests.conftest import QUICK
@@ -26,6 +26,7 @@ WAIT_MS = 30_000
 class Campaign:
     """Ids of dana's campaign, and of the run of its first cell in the first framework."""
 
+    frameworks: tuple[str, str]
     experiment: str
     run: str
     cell: str
@@ -53,29 +54,18 @@ def newcomer(group: Group) -> Group:
     return group
 
 
-@pytest.fixture(scope="module")
-def as_dana(browser: Browser, newcomer: Group) -> Iterator[BrowserContext]:
-    context = browser.new_context(
-        base_url=newcomer.uri,
-        http_credentials={"username": "dana", "password": newcomer.password("dana")},
-        viewport=SIZE,  # type: ignore[arg-type]
-    )
-    context.set_default_timeout(WAIT_MS)
-    context.add_init_script(f"try {{ {NO_ASSISTANT} }} catch (e) {{}}")
-    yield context
-    context.close()
-
-
 @pytest.fixture
-def page(as_dana: BrowserContext) -> Iterator[Page]:
+def page(browser: Browser, newcomer: Group) -> Iterator[Page]:
     """Page of dana; the test fails if the server could not answer a request."""
-    opened, failed = as_dana.new_page(), list[str]()
-    opened.on(
-        "response", lambda answer: failed.append(answer.url) if answer.status >= 500 else None
-    )
-    yield opened
-    assert failed == []
-    opened.close()
+    words = {"username": "dana", "password": newcomer.password("dana")}
+    options = {"base_url": newcomer.uri, "http_credentials": words, "viewport": SIZE}
+    with browser.new_context(**options) as context:  # type: ignore[arg-type]
+        context.set_default_timeout(WAIT_MS)
+        context.add_init_script(f"try {{ {NO_ASSISTANT} }} catch (e) {{}}")
+        opened, statuses = context.new_page(), list[int]()
+        opened.on("response", lambda answer: statuses.append(answer.status))
+        yield opened
+        assert max(statuses, default=200) < 500
 
 
 @pytest.fixture(scope="module")
@@ -88,32 +78,23 @@ def seen(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
         assert page.get_by_text("Page Not Found").count() == 0
         page.mouse.move(SIZE["width"] / 2, 2)  # away from whatever it would highlight
         page.wait_for_timeout(1_000)  # charts unfold, and what they ask for is answered
-        if folder is None:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        picture.quantize(128).save(folder / f"{name}.png", optimize=True)
+        if folder:
+            picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            picture.quantize(128).save(folder / f"{name}.png", optimize=True)
 
     return look
 
 
 @pytest.fixture(scope="module")
-def frameworks(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Toy frameworks; real ones for the screenshots of the documentation."""
-    if request.config.getoption("screenshots"):
-        return "pytorch", "tensorflow"
-    return "toy", "toy+twin"
-
-
-@pytest.fixture(scope="module")
 def campaign(
-    browser: Browser,
-    newcomer: Group,
-    frameworks: tuple[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
+    newcomer: Group, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Campaign:
-    """Campaign of two frameworks and two blocks: too few for a verdict, enough for every page."""
-    assert browser.is_connected()  # else the campaign would be measured in vain
+    """Campaign of two blocks: too few for a verdict, enough for every page.
+
+    Its frameworks are real ones for the screenshots of the documentation.
+    """
+    shown = request.config.getoption("screenshots")
+    frameworks = ("pytorch", "tensorflow") if shown else ("toy", "toy+twin")
     folder = tmp_path_factory.mktemp("campaign")
     settings = QUICK | {
         "frameworks": ",".join(frameworks),
@@ -123,22 +104,15 @@ def campaign(
         "figures": "true",
         "save_model": "first",
     }
-    done = newcomer.call(
-        "dana",
-        "captioning",
-        *(f"--{name}={text}" for name, text in settings.items()),
-        cwd=folder,
-    )
+    options = [f"--{name}={text}" for name, text in settings.items()]
+    done = newcomer.call("dana", "captioning", *options, cwd=folder)
     assert done.returncode in (0, 3), done.stdout + done.stderr
-    experiment = newcomer.ask(
-        "dana",
-        "GET",
-        "/api/2.0/mlflow/experiments/get-by-name",
-        params={"experiment_name": "images/captioning"},
-    ).json()["experiment"]["experiment_id"]
+    query = {"experiment_name": "images/captioning"}
+    answer = newcomer.ask("dana", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=query)
+    experiment = answer.json()["experiment"]["experiment_id"]
     conditions = ("kind = 'campaign'", f"framework = '{frameworks[0]}' and tags.block = '1'")
     run, cell = (newest(newcomer, experiment, f"tags.{condition}") for condition in conditions)
-    return Campaign(experiment, run, cell)
+    return Campaign(frameworks, experiment, run, cell)
 
 
 def newest(group: Group, experiment: str, condition: str) -> str:

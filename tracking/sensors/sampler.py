@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from models.devices import CPU
 from tracking import clock, nvml
 from tracking.sensors import rapl
 from tracking.sensors.host import Host
@@ -32,15 +33,13 @@ class Sensors:
     """Sensors of the machine, of one process and of the GPUs in use.
 
     Attributes:
-        device: `cuda` counts the energy of GPUs too, `cpu` that of processor packages only.
+        device: the kind; on the CPU only the energy of processor packages counts.
         gpus: Prefixes of the GPUs' keys, such as `gpu_0`.
         others: Name by process id of others that were seen to compute on the GPUs in use.
         ranges_joules: Value at which a counter wraps around.
     """
 
-    def __init__(
-        self, pid: int | None = None, device: str = "cpu", gpus: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, pid: int | None = None, device: str = CPU, gpus: Sequence[str] = ()) -> None:
         """Open the sensors.
 
         Args:
@@ -81,10 +80,9 @@ class Sensors:
     def values(self) -> dict[str, float]:
         """Return all but the counters, by MLflow's names without their `system/`."""
         values = self._host.read()
-        is_cuda = self.device == "cuda"
         for gpu in self._gpus:
             readings = gpu.read()
-            if self._pid and is_cuda:
+            if self._pid and self.device != CPU:
                 holders = gpu.processes()
                 lineages = {pid: _lineage(pid) for pid in holders}
                 readings |= self._memory(gpu, holders, lineages) | self._others(gpu, lineages)
@@ -141,7 +139,7 @@ class Sensors:
     def counters(self) -> dict[str, float]:
         """Return the joules so far, by counter."""
         counters = {package.name: package.joules() for package in self._packages}
-        for gpu in self._gpus if self.device == "cuda" else ():
+        for gpu in self._gpus if self.device != CPU else ():
             if (joules := gpu.joules()) is not None:
                 counters[gpu.key] = joules
         return counters

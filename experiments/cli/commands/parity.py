@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from experiments.cli.commands import Command, Display
 from experiments.config.settings import MAX_SEED, setting
+from models import devices
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Parity:
     device: str = setting(
         "auto",
         "where both sides compute; auto: the GPU if there is one",
-        choices=("auto", "cpu", "cuda"),
+        choices=devices.CHOICES,
         group="networks",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from models.devices import ACCELERATORS, KINDS
 from models.frameworks import Variant
 
 # Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
@@ -10,10 +11,12 @@ COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
 ASKED_FOR = "tensorflow"
 
 # With jit_compile="auto" Keras leaves XLA out if TensorFlow sees no GPU.
-BY_XLA = {"tensorflow": ("cuda",), "jax": ("cpu", "cuda"), "torch": ()}
+BY_XLA = {"tensorflow": tuple(ACCELERATORS), "jax": KINDS, "torch": ()}
 
 
-def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool = True) -> Variant:
+def _on(
+    backend: str, *distributions: str, extra: str = "frameworks", has_pipeline: bool = True
+) -> Variant:
     needed = {"scipy"} if backend == "jax" else set()
     return Variant(
         architecture="keras",

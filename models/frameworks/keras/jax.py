@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from models.devices import CPU, CUDA
 from models.errors import ErrorCode, ModelError
 from models.frameworks.devices import (
     ARITHMETIC,
@@ -31,7 +32,7 @@ class JaxDevice:
     def _open_device(
         self, requested: str, threads: int, precision: str, conv_algorithm: str, seed: int
     ) -> None:
-        if requested == "cpu":
+        if requested == CPU:
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
             os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool only there, once
@@ -48,8 +49,8 @@ class JaxDevice:
         jax.monitoring.register_event_duration_secs_listener(
             lambda event, *_, **__: self._events.update([event])
         )
-        has_gpu = jax.default_backend() == "gpu"
-        self.device = resolve(requested, has_gpu, "jax", precision, lambda: jax.devices("cuda"))
+        accelerator = CUDA if jax.default_backend() == "gpu" else ""
+        self.device = resolve(requested, accelerator, "jax", precision, lambda: jax.devices(CUDA))
         arithmetic = ARITHMETIC.get(precision, "ieee")
         jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[arithmetic])
         verify_arithmetic("jax", precision, self._arithmetic())
@@ -59,7 +60,7 @@ class JaxDevice:
             array.block_until_ready()
 
     def peak_device_bytes(self) -> int | None:
-        statistics = self._jax.local_devices()[0].memory_stats() if self.device == "cuda" else None
+        statistics = self._jax.local_devices()[0].memory_stats() if self.device != CPU else None
         return int(statistics["peak_bytes_in_use"]) if statistics else None
 
     def _device_versions(self) -> dict[str, str]:

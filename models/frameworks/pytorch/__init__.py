@@ -6,12 +6,13 @@ import os
 import shutil
 from dataclasses import replace
 
+from models.devices import ACCELERATORS, CPU
 from models.frameworks import Variant
 
 # Language, compilers and the variable that names one; on a GPU Triton needs another than Inductor.
 COMPILERS = {
-    "cpu": ("C++", ("c++", "g++", "clang++"), "CXX"),
-    "cuda": ("C", ("cc", "gcc", "clang"), "CC"),
+    CPU: ("C++", ("c++", "g++", "clang++"), "CXX"),
+    **dict.fromkeys(ACCELERATORS, ("C", ("cc", "gcc", "clang"), "CC")),
 }
 
 
@@ -36,6 +37,7 @@ _EAGER = Variant(
     architecture="pytorch",
     packages=("torch",),
     distributions=("torch", "torchvision"),
+    extra="frameworks",
     has_pipeline=True,
 )
 VARIANTS = {

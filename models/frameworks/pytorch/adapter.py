@@ -27,6 +27,7 @@ from models.contract import (
     Weights,
     check_weights,
 )
+from models.devices import CPU
 from models.frameworks.devices import FrameworkOnDevice
 from models.frameworks.pytorch import COMPILERS, has_compiler, introspection
 from models.frameworks.pytorch.device import TorchDevice
@@ -213,7 +214,7 @@ class Adapter(TorchDevice, FrameworkOnDevice):
         self, network: nn.Module, inputs: tuple[Array, ...], folder: Path
     ) -> dict[str, str]:
         """Write `model.pt2`: the graph of an evaluation in float32 on the CPU, without a pickle."""
-        on_cpu = network if self.device == "cpu" else copy.deepcopy(network).cpu()
+        on_cpu = network if self.device == CPU else copy.deepcopy(network).cpu()
         _set_mode(on_cpu, training=False)
         examples = tuple(map(torch.from_numpy, inputs))
         any_number = tuple({0: torch.export.Dim.AUTO} for _ in examples)
@@ -289,7 +290,7 @@ def check_autocast(network: nn.Module, device: str) -> None:
     On a GPU cuDNN's recurrent layers get float16 for any dtype (AutocastRNN.cpp: at::kHalf).
     """
     for name, module in network.named_modules():
-        if device == "cuda" and isinstance(module, nn.RNNBase):
+        if device != CPU and isinstance(module, nn.RNNBase):
             kind = type(module).__name__
             raise ModelError(
                 ErrorCode.UNSUPPORTED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from models.devices import CUDA
 from models.frameworks.devices import (
     ARITHMETIC,
     OPERATIONS,
@@ -26,8 +27,8 @@ class TorchDevice:
         import torch
 
         self._torch = torch
-        has_gpu = torch.cuda.is_available()
-        self.device = resolve(requested, has_gpu, "torch", precision, torch.cuda.init)
+        accelerator = CUDA if torch.cuda.is_available() else ""
+        self.device = resolve(requested, accelerator, "torch", precision, torch.cuda.init)
         _set_arithmetic(torch, ARITHMETIC.get(precision, "ieee"))
         verify_arithmetic("torch", precision, self._arithmetic())
         torch.backends.cudnn.benchmark = conv_algorithm == "profiled"
@@ -42,16 +43,16 @@ class TorchDevice:
                 torch.set_num_interop_threads(threads)
 
     def synchronise(self) -> None:
-        if self.device == "cuda":
+        if self.device == CUDA:
             self._torch.cuda.synchronize()
 
     def peak_device_bytes(self) -> int | None:
-        return int(self._torch.cuda.max_memory_allocated()) if self.device == "cuda" else None
+        return int(self._torch.cuda.max_memory_allocated()) if self.device == CUDA else None
 
     def reset_peak(self) -> bool:
-        if self.device == "cuda":
+        if self.device == CUDA:
             self._torch.cuda.reset_peak_memory_stats()
-        return self.device == "cuda"
+        return self.device == CUDA
 
     def _device_versions(self) -> dict[str, str]:
         torch, backends = self._torch, self._torch.backends
@@ -78,7 +79,7 @@ class TorchDevice:
         backends = self._torch.backends
         on_gpu = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
         on_cpu = backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn
-        switches = on_gpu if self.device == "cuda" else on_cpu
+        switches = on_gpu if self.device == CUDA else on_cpu
         precisions = [str(switch.fp32_precision) for switch in switches]
         return dict(zip(OPERATIONS, precisions, strict=True))
 

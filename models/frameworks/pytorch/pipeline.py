@@ -17,6 +17,7 @@ from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from models.contract import Batch, ErrorCode, ImageFiles, ModelError
+from models.devices import CPU
 
 # Of an epoch, for a worker, which outlives epochs: row, file, orientation, shift, mirrored, label.
 _Picture = tuple[int, str, int, tuple[int, int], bool, int]
@@ -40,7 +41,7 @@ class Reader:
             batch_sampler=self._batches,
             num_workers=workers,
             collate_fn=self._collate,
-            pin_memory=device == "cuda",
+            pin_memory=device != CPU,
             persistent_workers=workers > 0,
             worker_init_fn=_end_with_parent,
         )

@@ -13,6 +13,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, tensorboard_trace_handler
 
 from models.contract import Mark, Profile
+from models.devices import CPU
 from models.frameworks.spans import Event, begun_in, by_kind, leaves
 
 STEP = "evenhand.step"
@@ -35,8 +36,8 @@ MICROSECOND = 1e-6
 
 def profiled(folder: Path, device: str, work: Callable[[Mark], object]) -> Profile:
     """Return operators on the CPU, kernels on a GPU. `*.pt.trace.json` goes into the folder."""
-    is_cuda = device == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    on_device = device != CPU
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
     to_folder = tensorboard_trace_handler(str(folder), "steps")
     with profile(activities=activities, on_trace_ready=to_folder) as profiler:
         work(lambda: record_function(STEP))
@@ -58,7 +59,7 @@ def profiled(folder: Path, device: str, work: Callable[[Mark], object]) -> Profi
     operators = leaves(composed)
     copies = leaves(event for event in called if event.name.startswith(COPIES))
     counts = {} if compiled else {"ops": len(operators) + len(copies)}
-    if is_cuda:
+    if on_device:
         kernels = begun_in(on_gpu, steps)
         operators = [event for event in kernels if not event.name.startswith(COPIES)]
         copies = [event for event in kernels if event.name.startswith(COPIES)]
@@ -66,9 +67,9 @@ def profiled(folder: Path, device: str, work: Callable[[Mark], object]) -> Profi
     return Profile(
         steps,
         by_kind(operators),
-        composed=() if is_cuda else [event.span for event in composed],
+        composed=() if on_device else [event.span for event in composed],
         copies=[event.span for event in copies],
-        unrecorded=() if is_cuda else [event.span for event in compiled],
+        unrecorded=() if on_device else [event.span for event in compiled],
         framework=[event.span for event in on_host],
         counts=counts,
         uncounted={"ops": FUSED} if compiled else {},

@@ -19,6 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from models.contract import Array, Batch, Framework, OptimizerConfig, Weights
+from models.devices import CPU
 
 POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compression_rate": 0.5}
 
@@ -40,7 +41,7 @@ class Workers:
         self._world, timeout = len(addresses), timedelta(seconds=seconds)
         host, _, port = addresses[0].rpartition(":")
         store = dist.TCPStore(host, int(port), self._world, is_master=rank == 0, timeout=timeout)
-        self._gpu = framework.device == "cuda"
+        self._gpu = framework.device != CPU
         if self._gpu:  # workers of one node are neighbours by rank
             torch.cuda.set_device(rank % torch.cuda.device_count())
         dist.init_process_group(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from models.devices import KINDS
 from models.frameworks import Variant
 from models.frameworks.keras import COMPANY
 
@@ -12,10 +13,11 @@ _ANY = Variant(
     packages=("keras", "tensorflow"),
     imports_if_there=COMPANY,
     distributions=("keras", "tensorflow"),
+    extra="frameworks",
     has_pipeline=True,
 )
 _COMPILED = replace(_ANY, compiles=True)
-_BY_XLA = replace(_COMPILED, by_xla=("cpu", "cuda"))
+_BY_XLA = replace(_COMPILED, by_xla=KINDS)
 VARIANTS = {
     "tensorflow": _COMPILED,
     "tensorflow+eager": _ANY,

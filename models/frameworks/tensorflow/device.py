@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from models.devices import CPU, CUDA
 from models.frameworks.devices import (
     OPERATIONS,
     choose_in_xla,
@@ -32,7 +33,7 @@ class TensorFlowDevice:
         self, requested: str, threads: int, precision: str, conv_algorithm: str, seed: int
     ) -> None:
         # From 2 on TensorFlow does not report which library of CUDA is missing.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if requested == "cuda" else "3")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if requested == CUDA else "3")
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = str(int(conv_algorithm == "profiled"))
         os.environ["TF_CUDNN_DETERMINISTIC"] = str(int(conv_algorithm == "fixed"))
         choose_in_xla(conv_algorithm)
@@ -48,17 +49,17 @@ class TensorFlowDevice:
 
         self._tf = tf
         tf.get_logger().setLevel("ERROR")
-        if requested == "cuda" and not gpus:
+        if requested == CUDA and not gpus:
             print("\n".join(lines), file=sys.stderr)
         about_gpus = dict.fromkeys(
             PREFIX.sub("", text) for text in lines if ABOUT_GPUS.search(text)
         )
         report = " / ".join(about_gpus)
-        self.device = resolve(requested, bool(gpus), "tensorflow", precision, report)
+        self.device = resolve(requested, CUDA if gpus else "", "tensorflow", precision, report)
         onednn(conv_algorithm, self.device)
-        if self.device == "cpu":
+        if self.device == CPU:
             tf.config.set_visible_devices([], "GPU")
-        for gpu in gpus if self.device == "cuda" else ():
+        for gpu in gpus if self.device != CPU else ():
             # otherwise it takes the whole device, and its memory says nothing
             tf.config.experimental.set_memory_growth(gpu, True)
         if threads:
@@ -69,18 +70,18 @@ class TensorFlowDevice:
         tf.random.set_seed(seed)
 
     def synchronise(self) -> None:
-        if self.device == "cuda":
+        if self.device != CPU:
             self._tf.test.experimental.sync_devices()
 
     def peak_device_bytes(self) -> int | None:
-        if self.device == "cpu":
+        if self.device == CPU:
             return None
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def reset_peak(self) -> bool:
-        if self.device == "cuda":
+        if self.device != CPU:
             self._tf.config.experimental.reset_memory_stats("GPU:0")
-        return self.device == "cuda"
+        return self.device != CPU
 
     def _device_versions(self) -> dict[str, str]:
         tf, threading = self._tf, self._tf.config.threading

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from models.contract import Batch, ErrorCode, ImageFiles, ModelError
+from models.devices import CPU
 
 
 class Reader:
@@ -56,7 +57,7 @@ class Reader:
         pictures = tf.data.Dataset.from_tensor_slices(columns)
         images = pictures.map(self._picture, num_parallel_calls=self._parallel, deterministic=True)
         batches = images.batch(files.batch_size, drop_remainder=True)
-        if self._device == "cuda":
+        if self._device != CPU:
             return batches.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))
         return batches.prefetch(tf.data.AUTOTUNE)
 

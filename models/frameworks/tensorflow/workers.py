@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
+from models.devices import CPU
 from models.frameworks.tensorflow.adapter import _mean_loss
 
 
@@ -50,12 +51,12 @@ class Workers:
 
         self._framework, self._rank, self._world = framework, rank, len(addresses)
         kinds = tf.distribute.experimental.CommunicationImplementation
-        is_cuda = framework.device == "cuda"
-        if is_cuda:
+        on_gpu = framework.device != CPU
+        if on_gpu:
             gpus = tf.config.list_physical_devices("GPU")
             tf.config.set_visible_devices(gpus[local_rank(rank, addresses) % len(gpus)], "GPU")
         self._options = tf.distribute.experimental.CommunicationOptions(
-            implementation=kinds.NCCL if is_cuda else kinds.RING, timeout_seconds=seconds
+            implementation=kinds.NCCL if on_gpu else kinds.RING, timeout_seconds=seconds
         )
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
             communication_options=self._options
