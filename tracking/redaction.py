@@ -84,15 +84,6 @@ class Redaction:
             return type(values)(map(self.all, values))
         return values
 
-    def cut(self, text: str) -> int:
-        """Return where to cut a long text, of which more follows, outside of any secret."""
-        last = len(text) - self.overlap  # a secret that begins before it ends in the text
-        for at in range(last, max(0, last - self.overlap), -1):
-            before, after = text[max(0, at - self.overlap) : at], text[at : at + self.overlap]
-            if self(before + after) == self(before) + self(after):
-                return at
-        return max(0, last)
-
 
 def secrets(variables: Mapping[str, str], *texts: str) -> list[str]:
     """Return the values that are never recorded.

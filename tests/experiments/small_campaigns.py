@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from experiments.cli.codes import NO_VERDICT
 from tests.conftest import Place
 from tracking.store import stored_run
 
@@ -36,6 +39,21 @@ def run(place: Place, study: str, **options: str) -> str:
     done = place.call(*command(place, study, **options))
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     return done.stdout
+
+
+def measure(place: Place, code: int = NO_VERDICT, **options: str) -> str:
+    """Run captioning with the quick settings and these to an exit code; return its output."""
+    done = place.run(**options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def comparison(place: Place) -> dict[str, Any]:
+    """Return the newest result, with its rows by metric."""
+    reports = place.journal.glob("*/report/comparison.json")
+    newest = max(reports, key=lambda path: path.stat().st_mtime)
+    result: dict[str, Any] = json.loads(newest.read_text())
+    return {**result, "rows": {row["metric"]: row for row in result["rows"]}}
 
 
 def cells(place: Place) -> list[Run]:

@@ -22,6 +22,7 @@ from tracking.store import Store
 __all__ = ["call", "store", "table"]
 SAMPLES = ROOT / "tests" / "experiments" / "benchmark_files"
 PYPERF = [f"base={SAMPLES}/pyperf-base.json", f"head={SAMPLES}/pyperf-head.json"]
+HYPERFINE = pytest.mark.debian(package="hyperfine")
 LEVEL = {"experiment": "imported", "factor": "level"}
 
 
@@ -67,23 +68,24 @@ def test_baseline_of_the_proposed_call_is_the_first_file(
     assert words[words.index("--baseline") + 1] == "head"
 
 
-def test_unpaired_files_are_refused_with_what_is_needed(
-    store: Store, call: Call, table: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("format", "files"), [("pyperf", PYPERF), ("hyperfine", [SAMPLES / "hyperfine.json"])]
+)
+def test_unpaired_sequences_are_refused_with_what_is_needed(
+    format: str,
+    files: list[object],
+    store: Store,
+    call: Call,
+    table: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert bring("pyperf", *PYPERF) == DONE
+    assert bring(format, *files) == DONE
     assert "in turn, six times" in capsys.readouterr().out
     assert call(**LEVEL) == WRONG_CALL
     assert "--pair_by" in capsys.readouterr().err
     (row,) = table(**LEVEL, pair_by="time")["rows"]
     assert (row["verdict"], row["no_estimate"]) == ("not comparable", "not_comparable")
     assert "side by side" in row["reason"]
-
-
-def test_sequences_of_one_file_are_no_blocks(store: Store, table: Callable[..., Any]) -> None:
-    assert bring("hyperfine", SAMPLES / "hyperfine.json") == DONE
-    assert all("block" not in run.tags for run in store.runs("imported"))
-    (row,) = table(**LEVEL, pair_by="time")["rows"]
-    assert row["verdict"] == "not comparable"
 
 
 def test_repeated_files_are_blocks(
@@ -189,39 +191,44 @@ def test_unreadable_file_is_one_line(
     assert bring(format) == WRONG_CALL
 
 
-@pytest.mark.slow
-@pytest.mark.debian(package="hyperfine")
-def test_files_of_the_installed_hyperfine(
-    store: Store, table: Callable[..., Any], tmp_path: Path
-) -> None:
-    files = []
-    for at in range(6):
-        commands = [("short", "sleep 0.05"), ("long", "sleep 0.2")][:: 1 if at % 2 else -1]
-        files.append(tmp_path / f"{at}.json")
-        named = [word for name, command in commands for word in ("-n", name, command)]
-        call = ["hyperfine", "-N", "--runs", "2", "--export-json", files[-1], *named]
-        subprocess.run(call, check=True, capture_output=True)
-    assert bring("hyperfine", *files) == DONE
-    (row,) = table(**LEVEL, baseline="short")["rows"]
-    assert row["verdict"] == "slower"
+def run_hyperfine(folder: Path, block: int) -> list[object]:
+    commands = [("short", "sleep 0.05"), ("long", "sleep 0.2")][:: 1 if block % 2 else -1]
+    named = [word for name, command in commands for word in ("-n", name, command)]
+    path = folder / f"{block}.json"
+    call = ["hyperfine", "-N", "--runs", "2", "--export-json", path, *named]
+    subprocess.run(call, check=True, capture_output=True)
+    return [path]
 
 
-@pytest.mark.slow
-def test_files_of_the_installed_pyperf(
-    store: Store, table: Callable[..., Any], tmp_path: Path
-) -> None:
+def run_pyperf(folder: Path, block: int) -> list[object]:
     pytest.importorskip("pyperf")
-    files = []
-    for at in range(6):
-        for level, size in (("base", 1_000), ("head", 2_000))[:: 1 if at % 2 else -1]:
-            path = tmp_path / f"{level}{at}.json"
-            setup = f"import random; x = [random.random() for _ in range({size})]"
-            options = ["-p", "2", "-n", "2", "-w", "1", "--loops", "50", "-q", "-o", str(path)]
-            call = [sys.executable, "-m", "pyperf", "timeit", *options, "-s", setup, "sorted(x)"]
-            subprocess.run(call, check=True, capture_output=True)
-            files.append(f"{level}={path}")
-    assert bring("pyperf", *files) == DONE
-    (row,) = table(**LEVEL, pair_by="time")["rows"]
+    levels = ("short", "long")[:: 1 if block % 2 else -1]
+    files = [(level, folder / f"{level}{block}.json") for level in levels]
+    for level, path in files:
+        numbers = {"short": 1_000, "long": 2_000}[level]
+        setup = f"import random; x = [random.random() for _ in range({numbers})]"
+        options = ["-p", "2", "-n", "2", "-w", "1", "--loops", "50", "-q", "-o", str(path)]
+        call = [sys.executable, "-m", "pyperf", "timeit", *options, "-s", setup, "sorted(x)"]
+        subprocess.run(call, check=True, capture_output=True)
+    return [f"{level}={path}" for level, path in files]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("format", "run", "options"),
+    [
+        pytest.param("hyperfine", run_hyperfine, {"baseline": "short"}, marks=HYPERFINE),
+        ("pyperf", run_pyperf, {"pair_by": "time", "baseline": "short"}),
+    ],
+)
+def test_files_of_the_installed_tool(
+    format: str,
+    run: Callable[[Path, int], list[object]],
+    options: dict[str, str],
+    table: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    assert bring(format, *(file for block in range(6) for file in run(tmp_path, block))) == DONE
+    (row,) = table(**LEVEL, **options)["rows"]
     assert row["verdict"] in ("slower", "inconclusive")
-    assert row["n_blocks"] == 6
-    assert row["estimate"] > 1.2
+    assert (row["n_blocks"], row["estimate"] > 1.2) == (6, True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +21,11 @@ from experiments.run import pipeline, plan
 from experiments.run.prepared import PreparedCampaign
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
-from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, StoredRun
+from tests.experiments.test_compare import store, store_runs
+from tracking.records import StoredRun
 from tracking.store import Store
 
+__all__ = ["store"]
 RUN_ID = re.compile(r"\b[0-9a-f]{32}\b")
 DAY_MS = 86_400_000
 Capture = pytest.CaptureFixture[str]
@@ -77,47 +78,21 @@ def test_long_name_is_refused(capsys: Capture) -> None:
 # ---- on a tracking store
 
 
-def use_store(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    mlflow.set_tracking_uri(uri)
-
-
-@pytest.fixture
-def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    shutil.copy(empty_store, place.folder / "mlflow.db")
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("COLUMNS", "300")
-    use_store(monkeypatch, place.uri)
-    return Store(place.uri)
-
-
-def write_runs(store: Store, stored: Iterable[StoredRun]) -> None:
-    records: list[Record] = []
-    for run in stored:
-        campaign = {"campaign": f"run:{run.tags['campaign']}"} if "campaign" in run.tags else {}
-        tags, began_ms = run.tags | campaign, run.start_ms
-        records.append(RunOpened(run.run_id, began_ms, "captioning", run.name, tags, run.params))
-        points = [Point(key, value, 0, began_ms) for key, value in run.metrics.items()]
-        records.append(Metrics(run.run_id, tuple(points)))
-        if run.end_ms:
-            records.append(RunClosed(run.run_id, run.end_ms, RunOutcome.OK, ""))
-    assert store.apply(records, Path()) == []
-
-
-def make_campaign(origin: str, name: str, day: int, factor: float = 1.0) -> Iterable[StoredRun]:
+def make_campaign(origin: str, name: str, day: int, factor: float = 1.0) -> Iterator[StoredRun]:
     """Yield a campaign's run and those of its cells."""
     tags = {"kind": "campaign", "outcome": "ok", "answer": "TensorFlow trains 1.20× slower"}
     params, began_ms = {"until": "settled", "blocks": "6", "max_blocks": "40"}, day * DAY_MS
     yield StoredRun(origin, name, "FINISHED", began_ms, began_ms + 1, params, {}, tags)
-    for cell in runs(factors={"tensorflow": 1.2, "pytorch": factor}, campaign=origin):
+    for cell in runs(factors={"tensorflow": 1.2, "pytorch": factor}, campaign=f"run:{origin}"):
         yield replace(cell, start_ms=cell.start_ms + began_ms)
 
 
 @pytest.fixture
-def ids(store: Store) -> list[str]:
+def ids(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Run ids of two campaigns, the second 1.5 times slower."""
-    write_runs(store, make_campaign("c1", "captioning demo · first night", 100))
-    write_runs(store, make_campaign("c2", "captioning demo · second night", 101, factor=1.5))
+    monkeypatch.setenv("COLUMNS", "300")
+    store_runs(store, make_campaign("c1", "captioning demo · first night", 100))
+    store_runs(store, make_campaign("c2", "captioning demo · second night", 101, factor=1.5))
     return [store.run_id(origin) or "" for origin in ("c1", "c2")]
 
 
@@ -136,9 +111,8 @@ def test_compare_shows_campaign_names(ids: list[str], place: Place, capsys: Capt
     assert main([*call, f"--baseline={ids[0]}"]) == DONE
     assert f"“{second}” trains 1.50× slower than “{first}”" in capsys.readouterr().out
     pages = [path.read_text() for path in (place.folder / "out").glob("*/report.md")]
-    head, _, table = next(page for page in pages if "## Campaigns" in page).partition(
-        "## Campaigns"
-    )
+    page = next(page for page in pages if "## Campaigns" in page)
+    head, _, table = page.partition("## Campaigns")
     assert set(ids) <= set(RUN_ID.findall(table)), "which run each of them is"
     assert not RUN_ID.search(head)
 
@@ -162,10 +136,9 @@ def test_campaigns_of_empty_server(capsys: Capture) -> None:
     assert "captoning" in capsys.readouterr().err
 
 
-def test_campaigns_of_unreachable_server_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    use_store(monkeypatch, "http://127.0.0.1:9")
+@pytest.mark.usefixtures("store")
+def test_campaigns_of_unreachable_server_is_one_line(capsys: Capture) -> None:
+    mlflow.set_tracking_uri("http://127.0.0.1:9")
     assert main(["campaigns"]) in (FAILED, WRONG_CALL)
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
@@ -177,7 +150,7 @@ def test_reading_commands_create_no_store(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    use_store(monkeypatch, f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     assert main(words) == WRONG_CALL
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert f"{tmp_path}/mlflow.db" in line

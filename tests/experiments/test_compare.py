@@ -150,25 +150,17 @@ def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
 def test_condition_that_holds_is_the_exit_code(
     store: Store, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store_runs(store, slower())
-    assert call(baseline="pytorch", fail_if=f"faster,slower:{STEP}") == CONDITION_HOLDS
+    """Take levels of which the slower one is first by name: the baseline has to be declared."""
+    store_runs(store, runs(("z", "a"), factors={"a": 1.2}))
+    assert call(baseline="z", fail_if=f"faster,slower:{STEP}") == CONDITION_HOLDS
     output = capsys.readouterr().out.splitlines()
     (line,) = [line for line in output if line.startswith("fail_if=")]
     assert line.startswith(f"fail_if=slower:{STEP} holds: ")
-    assert call(baseline="pytorch", fail_if="faster") == DONE
-    assert call(baseline="pytorch", fail_if="slow") == WRONG_CALL
-    assert call(baseline="pytorch", fail_if="slower:throughputs") == WRONG_CALL
-    assert call(baseline="pytorch", fail_if="higher:throughput") == WRONG_CALL
-
-
-def test_condition_needs_a_declared_baseline(
-    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Take levels of which the slower one is first by name: its regression passed."""
-    store_runs(store, runs(("z", "a"), factors={"a": 1.2}))
+    assert call(baseline="z", fail_if="faster") == DONE
+    for condition in ("slow", "slower:throughputs", "higher:throughput"):
+        assert call(baseline="z", fail_if=condition) == WRONG_CALL
     assert call(fail_if="slower:step") == WRONG_CALL
     assert "add baseline=a or z" in capsys.readouterr().err
-    assert call(baseline="z", fail_if="slower:step") == CONDITION_HOLDS
 
 
 def test_outcomes_are_declared_in_a_file(
@@ -191,20 +183,6 @@ def test_outcomes_are_declared_in_a_file(
     others = '[levels.a]\ncommand = "true"\n[outcomes.other]\nbetter = "lower"\n'
     (place.folder / "race.toml").write_text(others + declared + "margin = 0.4")
     assert found() == (WITHIN_MARGIN, 0.4, "primary")
-
-
-def test_file_of_outcomes_that_cannot_be_read_is_one_line(
-    store: Store, call: Call, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store_runs(store, slower())
-    assert call(outcomes_file="none.toml") == WRONG_CALL
-    assert "outcomes_file=none.toml cannot be read" in capsys.readouterr().err
-    (place.folder / "typo.toml").write_text('[outcomes."train/step_second"]\nbetter = "lower"')
-    assert call(outcomes_file="typo.toml") == WRONG_CALL
-    assert f"did you mean {STEP}?" in capsys.readouterr().err
-    (place.folder / "race.toml").write_text('[outcomes.x]\nbetter = "up"')
-    assert call() == WRONG_CALL
-    assert "race.toml: outcomes.x.better" in capsys.readouterr().err
 
 
 def description(store: Store, experiment: str) -> str:
@@ -250,17 +228,23 @@ def test_campaign_by_its_run_id(store: Store, table: Callable[..., Any]) -> None
         ({"outcomes": "throughput"}, f"did you mean {RATE}?"),
         ({"strata": "colour"}, "colour"),
         ({"filter": "params.framework = 'pytorch'"}, "framework=pytorch"),
+        ({"outcomes_file": "none.toml"}, "outcomes_file=none.toml cannot be read"),
+        ({"outcomes_file": "typo.toml"}, f"did you mean {STEP}?"),
+        ({"outcomes_file": "up.toml"}, "up.toml: outcomes.x.better"),
     ],
     ids=str,
 )
 def test_wrong_call_is_one_line(
     store: Store,
     call: Call,
+    place: Place,
     capsys: pytest.CaptureFixture[str],
     options: dict[str, str],
     part: str,
 ) -> None:
     store_runs(store, runs(blocks=2))
+    (place.folder / "typo.toml").write_text('[outcomes."train/step_second"]\nbetter = "lower"')
+    (place.folder / "up.toml").write_text('[outcomes.x]\nbetter = "up"')
     assert call(**options) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert part in line
@@ -326,23 +310,16 @@ def verdicts(result: Any) -> Verdicts:
 SLOWER = verdicts(compare(frame(factors={"tensorflow": 1.2})))
 
 
-def test_result_of_search_runs(two_campaigns: Store) -> None:
-    """Compare it as a table and as a list, with the campaign's own run in it."""
+def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(two_campaigns: Store) -> None:
+    """Name them by a table or list of search_runs, with the campaign's own run in it, or by ids."""
     search = partial(mlflow.search_runs, experiment_names=["captioning"])
     assert SLOWER[STEP][:2] == ("slower", 8)
-    runs, campaign = search(), two_campaigns.run_id("c1")
-    of_first = (runs["tags.campaign"] == campaign) | (runs["tags.kind"] == "campaign")
-    assert verdicts(compare(runs[of_first])) == SLOWER
-    condition = f"tags.campaign = '{campaign}'"
-    assert verdicts(compare(search(filter_string=condition, output_format="list"))) == SLOWER
-
-
-def test_run_ids_of_a_campaign_or_of_its_cells(two_campaigns: Store) -> None:
-    campaign = two_campaigns.run_id("c1")
-    assert campaign is not None
-    assert verdicts(compare(campaign)) == SLOWER
+    table, campaign = search(), two_campaigns.run_id("c1") or ""
+    of_first = (table["tags.campaign"] == campaign) | (table["tags.kind"] == "campaign")
+    listed = search(filter_string=f"tags.campaign = '{campaign}'", output_format="list")
     cells = [run.run_id for run in two_campaigns.children(campaign, "captioning")]
-    assert verdicts(compare(cells)) == SLOWER
+    for named in (table[of_first], listed, campaign, cells):
+        assert verdicts(compare(named)) == SLOWER
     both = compare([campaign, str(two_campaigns.run_id("c2"))], outcomes=STEP)
     assert [row.stratum.partition("=")[0] for row in both.rows] == ["campaign", "campaign"]
 
@@ -375,7 +352,7 @@ def test_error_of_the_function_is_one_line(runs: Any, options: dict[str, Any], p
     assert "\n" not in str(error.value)
 
 
-def test_notebook_shows_sentences_and_verdicts() -> None:
+def test_notebook_shows_sentences_verdicts_and_figures() -> None:
     result = compare(frame(factors={"tensorflow": 1.2}))
     shown = result._repr_html_()
     assert result.sentences[0] in shown
@@ -383,10 +360,6 @@ def test_notebook_shows_sentences_and_verdicts() -> None:
     hostile = compare(frame(("pytorch", "<script>alert()</script>"), blocks=2))
     assert "<script" not in hostile._repr_html_()
     assert list(result.to_frame()["metric"]) == [row.metric for row in result.rows]
-
-
-def test_figures_by_name() -> None:
-    result = compare(frame(factors={"tensorflow": 1.2}))
     assert "blocks" in result.figures
     figure = result.figure(result.figures[0])
     assert figure.name == result.figures[0]

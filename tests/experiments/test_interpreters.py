@@ -13,6 +13,7 @@ import pytest
 from experiments.config import interpreters
 from models import frameworks
 from tests.conftest import PYTHONPATH, ROOT, Place
+from tests.experiments.small_campaigns import comparison, measure
 from tests.experiments.test_until_settled import TOYS
 from tracking import provenance
 from tracking.errors import ErrorCode, UsageError
@@ -48,8 +49,7 @@ def other(tmp_path: Path) -> Path:
 def test_framework_of_a_campaign_has_its_interpreter(
     place: Place, other: Path, tmp_path: Path
 ) -> None:
-    done = place.run(**TOYS, blocks="1", pythons=f"toy+twin={other}", timing="step")
-    assert done.returncode in (0, 3), done.stdout + done.stderr
+    measure(place, **TOYS, blocks="1", pythons=f"toy+twin={other}", timing="step")
     calls = (tmp_path / "calls").read_text().splitlines()
     # the check of the device and a cell
     assert sum("-m experiments.cell" in call for call in calls) == 2
@@ -65,10 +65,8 @@ def test_framework_of_a_campaign_has_its_interpreter(
         (path,) = folder.glob(f"cells/*/{run.tags['origin'][:8]}/environment.json")
         assert json.loads(path.read_text())["packages"][PACKAGE] == run.tags[f"version.{PACKAGE}"]
     assert len({run.tags["environment"] for run in cells}) == 1, "blocks have one environment"
-    report = json.loads((folder / "report" / "comparison.json").read_text())
-    versions = {
-        level: facts[f"version.{PACKAGE}"] for level, facts in report["environment"].items()
-    }
+    facts = comparison(place)["environment"]
+    versions = {level: values[f"version.{PACKAGE}"] for level, values in facts.items()}
     assert versions == {"toy": ours, "toy+twin": VERSION}
     assert VERSION in (folder / "report" / "report.md").read_text()
 

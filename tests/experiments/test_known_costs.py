@@ -10,7 +10,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import pyarrow.parquet
 import pytest
 
 from experiments.cell.checkpoint import TrainingState
-from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
 from models import frameworks
 from tests.cells import cell_spec
@@ -107,13 +106,10 @@ class Measured:
         return [(row["began"], row["ended"]) for row in self.events if row["event"] == event]
 
 
-def spec_of(place: Path, workload: str, timing: str) -> CellSpec:
-    study, settings, _ = WORKLOADS[workload]
-    values = {**settings, "timing": timing, "window_steps": 3}
-    return cell_spec(place, study, "toy", "cpu", 0, values)
+Cells = dict[tuple[str, str], Measured]
 
 
-def measure(folder: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Measured]:
+def measure(folder: Path, keys: Iterable[tuple[str, str]]) -> Cells:
     """Run cells at the same time: they sleep most of their time."""
     children = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -125,7 +121,9 @@ def measure(folder: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, st
         for workload, timing in keys:
             place = folder / f"{workload} {timing}"
             place.mkdir()
-            spec = spec_of(place, workload, timing)
+            study, settings, _ = WORKLOADS[workload]
+            values = {**settings, "timing": timing, "window_steps": 3}
+            spec = cell_spec(place, study, "toy", "cpu", 0, values)
             patch.setenv("EVENHAND_TOY_EVENTS", str(place / "events"))
             children[workload, timing] = CellProcess(spec, lambda _: None)
             children[workload, timing].start()
@@ -160,22 +158,16 @@ def finish(child: CellProcess, place: Path) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
-    keys = [(name, "step") for name in ("captioning", "classification", "grid")]
-    results = measure(tmp_path_factory.mktemp("costs"), keys)
-    return {name: result for (name, _), result in results.items()}
-
-
-@pytest.fixture(scope="module")
-def windows(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Measured]:
-    return measure(tmp_path_factory.mktemp("windows"), WINDOWS)
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Cells:
+    """Measure cells at most five at a time."""
+    timed_steps = [(name, "step") for name in ("captioning", "classification", "grid")]
+    folder = tmp_path_factory.mktemp("costs")
+    return measure(folder, timed_steps) | measure(folder, WINDOWS)
 
 
 @pytest.mark.parametrize("name", ["captioning", "classification", "grid"])
-def test_clocks_hold_the_device_work_and_one_result(
-    measured: Mapping[str, Measured], name: str
-) -> None:
-    cell = measured[name]
+def test_clocks_hold_the_device_work_and_one_result(cells: Cells, name: str) -> None:
+    cell = cells[name, "step"]
     assert STEP <= min(cell.judged) < STEP + LATE
     median = statistics.median(cell.judged)
     assert cell.metrics["train/step_seconds"] == pytest.approx(median, rel=1e-3)
@@ -184,9 +176,9 @@ def test_clocks_hold_the_device_work_and_one_result(
     assert min(cell.answered) <= latency <= max(cell.answered)
 
 
-def test_epoch_includes_input_but_not_validation(measured: Mapping[str, Measured]) -> None:
+def test_epoch_includes_input_but_not_validation(cells: Cells) -> None:
     """The second epoch lasted from its first batch to its last loss, without validation."""
-    cell = measured["classification"]
+    cell = cells["classification", "step"]
     steps, metrics = cell.spans["train"], cell.metrics
     epoch, mean = metrics["train/epoch_seconds"], metrics["input/seconds_mean"]
     inputs = [span for span in cell.events_of("input") if span[0] < steps[-1][1]]
@@ -200,11 +192,9 @@ def test_epoch_includes_input_but_not_validation(measured: Mapping[str, Measured
 
 
 @pytest.mark.parametrize("key", WINDOWS)
-def test_free_running_steps_overlap(
-    windows: Mapping[tuple[str, str], Measured], key: tuple[str, str]
-) -> None:
+def test_free_running_steps_overlap(cells: Cells, key: tuple[str, str]) -> None:
     """Compare with single steps, which would take 64 ms longer in a window of three."""
-    cell = windows[key]
+    cell = cells[key]
     counts = [examples // WORKLOADS[key[0]][2] for examples in cell.examples]
     assert tuple(counts) == (WINDOWS[key] or tuple(counts))
     whole = []
@@ -225,11 +215,9 @@ def is_inside(span: Span, spans: Sequence[Span]) -> bool:
     return any(start <= middle <= end for start, end in spans)
 
 
-def test_window_contains_its_steps_and_one_loss(
-    windows: Mapping[tuple[str, str], Measured],
-) -> None:
+def test_window_contains_its_steps_and_one_loss(cells: Cells) -> None:
     """Its batches are made and copied before it, and the other losses are read after it."""
-    cell = windows["classification", "free"]
+    cell = cells["classification", "free"]
     outside, inside = ("input", "copy", "evaluate"), ("launch", "step", "update")
     for window, examples in zip(cell.spans["train_windows"], cell.examples, strict=True):
         counts = {
@@ -246,9 +234,9 @@ def test_window_contains_its_steps_and_one_loss(
     }
 
 
-def test_documented_columns_match_events(measured: Mapping[str, Measured]) -> None:
+def test_documented_columns_match_events(cells: Cells) -> None:
     """`classification` does all of it; an epoch's first batch is made before its first step."""
-    cell = measured["classification"]
+    cell = cells["classification", "step"]
     steps, requests = cell.spans["train"], cell.spans["inference"]
     epochs = [(steps[first][0], steps[first + STEPS - 1][1]) for first in (0, STEPS)]
     trained = steps[-1][1]

@@ -14,6 +14,7 @@ import pytest
 from experiments.run.journal_runs import cell_results
 from tests import neighbours
 from tests.conftest import Place, set_toy_costs, titled, wait_for
+from tests.experiments import small_campaigns
 from tests.experiments.race import races
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
@@ -58,8 +59,7 @@ def test_steady_load_repeats_no_cell_and_is_recorded(
     """Take all CPUs, so that no other test adds to it."""
     set_toy_costs(monkeypatch, step=0.05)
     with neighbours.busy(os.cpu_count() or 1):
-        done = place.run(**TOYS, blocks="2", threads="1", others_limit_percent="20")
-    assert done.returncode == 3, done.stderr + done.stdout
+        small_campaigns.measure(place, **TOYS, blocks="2", others_limit_percent="20")
     runs = cells(place)
     assert len(runs) == 4
     for (run,) in runs.values():
@@ -93,8 +93,8 @@ def test_cell_with_more_load_than_others_is_repeated_once(
     assert "repeats" not in first.tags
     assert [run.tags["outcome"] for run in again] == ["interrupted", "ok"]
     assert {run.tags["repeats"] for run in again} == {first.tags["disturbed"]}
-    report = json.loads((next(place.journal.iterdir()) / "report" / "comparison.json").read_text())
-    excluded = [run["code"] for run in report["excluded"] if not run["metric"]]
+    excluded = small_campaigns.comparison(place)["excluded"]
+    excluded = [run["code"] for run in excluded if not run["metric"]]
     assert sorted(excluded) == ["", "busy_machine"]  # the interrupted one has none
 
 
@@ -134,14 +134,8 @@ def test_other_process_on_gpu_disturbs_cell(driver: Driver) -> None:
 
 def test_journal_has_results_of_disturbed_cells(tmp_path: Path) -> None:
     journal, disturbed = Journal(tmp_path), "others used 30 % of the CPU"
-    runs = [
-        ("owed", False, "ok"),
-        ("had", False, "ok"),
-        ("had", True, "ok"),
-        ("broken", False, "ok"),
-        ("broken", True, "failed"),
-        ("free", False, "ok"),
-    ]
+    runs = [("owed", 0, "ok"), ("had", 0, "ok"), ("had", 1, "ok")]
+    runs += [("broken", 0, "ok"), ("broken", 1, "failed"), ("free", 0, "ok")]
     for number, (key, is_repeat, outcome) in enumerate(runs):
         tags = {"cell": key, **({"repeats": disturbed} if is_repeat else {})}
         journal.append(RunOpened(str(number), number, "e", key, tags))
@@ -152,16 +146,14 @@ def test_journal_has_results_of_disturbed_cells(tmp_path: Path) -> None:
     journal.close()
     results = cell_results(tmp_path)
     assert {result.outcome for result in results.values()} == {RunOutcome.OK}
-    loads = {key: result.metrics for key, result in results.items()}
-    assert loads == {
-        key: {OTHERS_CPU: number}
-        for number, key in ((0, "owed"), (2, "had"), (3, "broken"), (5, "free"))
-    }
-    assert {key: (result.disturbed, result.repeat) for key, result in results.items()} == {
-        "owed": (disturbed, False),
-        "had": (disturbed, True),
-        "broken": (disturbed, False),
-        "free": ("", False),
+    assert {
+        key: (result.metrics[OTHERS_CPU], result.disturbed, result.repeat)
+        for key, result in results.items()
+    } == {
+        "owed": (0, disturbed, False),
+        "had": (2, disturbed, True),
+        "broken": (3, disturbed, False),
+        "free": (5, "", False),
     }
 
 
@@ -174,10 +166,8 @@ def test_planted_difference_is_found_by_a_race_next_to_bursts_of_load(place: Pla
               (("old", steps), ("new", int(1.08 * steps)))]  # fmt: skip
     options = {"blocks": "40", "margin": "0.01", "others_limit_percent": "10"}
     with neighbours.busy(1, neighbours.BURSTS):
-        done = place.call(*races.command(place, *levels, **options))
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((next(place.journal.iterdir()) / "report" / "comparison.json").read_text())
-    (row,) = (row for row in report["rows"] if row["metric"] == "wall_seconds")
+        races.run(place, *levels, **options, code=0)
+    row = races.comparison(place)["rows"]["wall_seconds"]
     assert (row["b"], row["verdict"]) == ("new", "slower")
     assert row["ci_low"] < 1.08 < row["ci_high"]
 

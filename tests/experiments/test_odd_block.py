@@ -26,13 +26,14 @@ from experiments.run import rules
 from experiments.run.journal_runs import cell_results
 from experiments.run.rules import OddBlock, find_odd_block
 from tests.conftest import Place, wait_for
+from tests.experiments import small_campaigns
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
-from tests.experiments.test_until_settled import TOYS
+from tests.experiments.test_until_settled import TOYS, write_cell
 from tests.faults.test_campaign import records
 from tests.warm import Process
 from tracking.journal import Journal
-from tracking.records import Metrics, Point, RepeatCause, RunClosed, RunOpened, RunOutcome, Tags
+from tracking.records import RepeatCause, RunOpened, RunOutcome, Tags
 from tracking.store import Store
 
 SPEC = ComparisonSpec(baseline="a", outcomes=[STEP], primary=[STEP])
@@ -81,12 +82,6 @@ def test_odd_blocks(rows: Sequence[Sequence[float]], odd: set[str]) -> None:
     assert set(outliers.odd_blocks([(labels[: len(row)], row) for row in rows])) == odd
 
 
-def test_rule_is_recorded_by_campaigns_that_have_it() -> None:
-    assert set(RULE) == {"odd_block.rule"}
-    assert rules.rule_tags(replace(CampaignSettings(), repeat_odd_block=False)) == {}
-    assert rules.rule_tags(replace(CampaignSettings(), until="settled")) == {}
-
-
 # ---- a campaign's journal
 
 
@@ -100,35 +95,17 @@ def write_campaign(folder: Path, shifts: Sequence[float], **tags: str) -> Journa
     return journal
 
 
-def write_cell(
-    journal: Journal, block: int, level: str, seconds: float, began_ms: int, **more: str
-) -> None:
-    run = f"{level}{block}-{began_ms}"
-    tags = {
-        "kind": "cell",
-        "campaign": "run:c",
-        "framework": level,
-        "block": str(block),
-        "machine": "box",
-        "settings_hash": "h",
-        "cell": f"block-{block:03d}-{level}",
-        **more,
-    }
-    journal.append(RunOpened(run, began_ms, "e", run, tags, {}))
-    journal.append(Metrics(run, (Point(STEP, seconds, 0, began_ms),)))
-    journal.append(RunClosed(run, began_ms + 900, "ok"))
-
-
 @pytest.mark.parametrize(
     ("shifts", "tags", "number"),
     [
         (ODD, RULE, 4),
         (CLEAN, RULE, None),
-        (ODD, {}, None),
+        (ODD, rules.rule_tags(replace(CampaignSettings(), repeat_odd_block=False)), None),
+        (ODD, rules.rule_tags(replace(CampaignSettings(), until="settled")), None),
         (ODD, {**RULE, **OddBlock(4, "odd").tags}, None),
         (ODD[1:], RULE, None),
     ],
-    ids=["odd", "clean", "no rule", "repeated", "few blocks"],
+    ids=["odd", "clean", "no rule", "until settled", "repeated", "few blocks"],
 )
 def test_odd_block_of_a_campaign(
     tmp_path: Path, shifts: Sequence[float], tags: dict[str, str], number: int | None
@@ -177,21 +154,17 @@ def test_repeat_is_used_and_first_runs_are_listed_with_a_code() -> None:
 
 def pause_twin(events: Path, process: Process, pauses: Sequence[float]) -> None:
     """Stop each cell of the second toy in its seventh step, when it is warm, for these seconds."""
+    events.touch()
     paused: list[int] = []
     while len(paused) < len(pauses) and process.poll() is None:
-        text = events.read_text() if events.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-        steps = Counter(
-            line["pid"]
-            for line in lines
-            if (line["framework"], line["event"]) == ("toy+twin", "step")
-        )
-        for pid, count in steps.items():
-            if count >= 7 and pid not in paused:
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(pauses[len(paused)])
-                os.kill(pid, signal.SIGCONT)
-                paused.append(pid)
+        lines = [line for line in events.read_text().splitlines() if line.endswith("}")]
+        rows = [row for row in map(json.loads, lines) if row["framework"] == "toy+twin"]
+        steps = Counter(row["pid"] for row in rows if row["event"] == "step")
+        for pid in [pid for pid, count in steps.items() if count >= 7 and pid not in paused]:
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(pauses[len(paused)])
+            os.kill(pid, signal.SIGCONT)
+            paused.append(pid)
         time.sleep(0.01)
 
 
@@ -206,29 +179,22 @@ def test_slowed_block_is_measured_again_once(
 
     process = place.start(**TOYS, blocks="6", primary="train/examples_per_second")
     pause_twin(tmp_path / "events", process, (0.0, 0.06, 0.03, 1.0, 0.05, 0.02))
-    wait_for(
-        lambda: any(
-            "repeats" in record.tags for record in records(place) if isinstance(record, RunOpened)
-        ),
-        120,
-    )
+    wait_for(lambda: any("repeats" in getattr(each, "tags", ()) for each in records(place)), 120)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     monkeypatch.delenv("EVENHAND_TOY_EVENTS")
     for _ in range(2):
         done = place.resume()
         assert done.returncode == 0, done.stdout + done.stderr
-        runs = Store(place.uri).runs("captioning")
-        cells = [run.tags for run in runs if run.tags["kind"] == "cell"]
-        cells = [tags for tags in cells if tags["outcome"] == "ok"]
+        runs = [run.tags for run in Store(place.uri).runs("captioning")]
+        cells = [tags for tags in runs if (tags["kind"], tags["outcome"]) == ("cell", "ok")]
         assert len(cells) == 14
         again = [tags for tags in cells if "repeats" in tags]
         assert sorted(
             (tags["framework"], tags["block"], tags["repeats.cause"]) for tags in again
         ) == [(name, "4", "odd_block") for name in ("toy", "toy+twin")]
-    (folder,) = place.journal.iterdir()
-    report = json.loads((folder / "report" / "comparison.json").read_text())
-    row = next(row for row in report["rows"] if row["family"] == "primary")
+    report = small_campaigns.comparison(place)
+    row = report["rows"]["train/examples_per_second"]
     assert (row["verdict"], row["n_blocks"]) == ("slower", 6)
     excluded = [run["block"] for run in report["excluded"] if run["code"] == "odd_block"]
     assert excluded == ["4", "4"]

@@ -66,42 +66,28 @@ class Device:
         return self._resets
 
 
-def peaks_of(device: Any, *phases: tuple[int, ...]) -> DevicePeaks:
-    """Return the peaks after phases, whose first step is the warm-up."""
+CPU = SimpleNamespace(take=lambda _: None, peak_device_bytes=lambda: None, reset_peak=lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("device", "phases", "expected", "missing"),
+    [
+        (Device(), [(900, 30, 50, 40)], {STEADY: 60.0, WHOLE: 910.0}, False),
+        (Device(), [(100, 70), (500, 20)], {STEADY: 80.0, WHOLE: 510.0}, False),
+        (Device(resets=False), [(900,)], {WHOLE: 910.0}, True),
+        (Device(), [], {WHOLE: 10.0}, True),  # no warm step
+        (CPU, [(900, 30)], {}, False),
+    ],
+)
+def test_workspace_of_a_warm_up_is_in_one_peak(
+    device: Any, phases: list[tuple[int, ...]], expected: dict[str, float], *, missing: bool
+) -> None:
+    """The first step of a phase is its warm-up."""
     peaks = DevicePeaks(device)
     for phase in phases:
         peaks.begin_warmup()
         for extra in phase:
             device.take(extra)
             peaks.end_warmup()
-    return peaks
-
-
-@pytest.mark.parametrize(
-    ("phases", "steady", "whole"),
-    [([(900, 30, 50, 40)], 60.0, 910.0), ([(100, 70), (500, 20)], 80.0, 510.0)],
-)
-def test_workspace_of_a_warm_up_is_in_one_peak(
-    phases: list[tuple[int, ...]], steady: float, whole: float
-) -> None:
-    peaks = peaks_of(Device(), *phases)
-    assert peaks.metrics() == {STEADY: steady, WHOLE: whole}
-    assert peaks.missing() == {}
-
-
-@pytest.mark.parametrize(
-    ("device", "phases", "whole"), [(Device(resets=False), [(900,)], 910.0), (Device(), [], 10.0)]
-)
-def test_peak_without_reset_or_warm_step_is_missing(
-    device: Device, phases: list[tuple[int, ...]], whole: float
-) -> None:
-    peaks = peaks_of(device, *phases)
-    assert peaks.metrics() == {WHOLE: whole}
-    assert peaks.missing().keys() == {f"not_available.{STEADY}"}
-
-
-def test_cpu_has_no_device_peak() -> None:
-    cpu = SimpleNamespace(name="toy", peak_device_bytes=lambda: None, reset_peak=lambda: False)
-    peaks = DevicePeaks(cpu)  # type: ignore[arg-type]
-    peaks.end_warmup()
-    assert (peaks.metrics(), peaks.missing()) == ({}, {})
+    assert peaks.metrics() == expected
+    assert set(peaks.missing()) == ({f"not_available.{STEADY}"} if missing else set())

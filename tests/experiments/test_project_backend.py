@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,6 @@ def run_project(
     return done.returncode, done.stderr
 
 
-def test_mlflow_finds_the_backend() -> None:
-    (entry,) = entry_points(group="mlflow.project_backend", name="evenhand-slurm")
-    assert entry.load() is project_backend.SlurmBackend
-
-
 def test_parameters_override_the_configuration() -> None:
     config = {"partition": "gpu", "nodes": 4, "time_limit": "1h", "figures": False}
     config |= {"frameworks": ["pytorch", "tensorflow"]}
@@ -46,24 +40,24 @@ def test_parameters_override_the_configuration() -> None:
         "frameworks": "pytorch,tensorflow",
         "blocks": "12",
     }
+    of_sweep = project_backend.parameters("sweep", {"nodes": 8, "trials": 40}, {})
+    assert of_sweep == {"executor": "slurm", "nodes": "8", "trials": "40"}
 
 
-def test_sweep_has_the_settings_of_jobs() -> None:
-    parameters = project_backend.parameters("sweep", {"nodes": 8, "trials": 40}, {})
-    assert parameters == {"executor": "slurm", "nodes": "8", "trials": "40"}
-
-
-@pytest.mark.parametrize("entry_point", ["compare", "import"])
-def test_entry_point_without_jobs_is_refused(entry_point: str) -> None:
+@pytest.mark.parametrize(
+    ("entry_point", "config", "code"),
+    [
+        ("compare", {}, ErrorCode.UNSUPPORTED),
+        ("import", {}, ErrorCode.UNSUPPORTED),
+        ("captioning", {"partitoin": "gpu"}, ErrorCode.UNKNOWN_NAME),
+    ],
+)
+def test_unusable_configuration_is_refused(
+    entry_point: str, config: dict[str, Any], code: ErrorCode
+) -> None:
     with pytest.raises(UsageError) as error:
-        project_backend.parameters(entry_point, {}, {})
-    assert error.value.code is ErrorCode.UNSUPPORTED
-
-
-def test_unknown_name_is_refused() -> None:
-    with pytest.raises(UsageError) as error:
-        project_backend.parameters("captioning", {"partitoin": "gpu"}, {})
-    assert error.value.code is ErrorCode.UNKNOWN_NAME
+        project_backend.parameters(entry_point, config, {})
+    assert error.value.code is code
 
 
 def test_other_project_is_refused_without_a_run(place: Place) -> None:

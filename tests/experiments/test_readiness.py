@@ -52,25 +52,16 @@ def test_load_by_others_is_named() -> None:
     assert quiet.metrics == {"idle/others_cpu_percent": 9.0}
 
 
-def test_idle_gpu_lists_other_processes(driver: Driver) -> None:
-    driver.answers(pid=1, celsius=38, milliwatts=60_000)
-    state, troubles, metrics = json.loads(driver.python(OBSERVE.replace("WORKERS", "1")))
-    assert state["celsius"]["gpu_0"] == metrics["idle/gpu_0/temperature_celsius"] == 38
-    assert any("(1)" in line for line in troubles)
-
-
-def test_every_gpu_of_a_cell_is_observed(driver: Driver) -> None:
+def test_gpus_of_a_cell_are_observed_with_their_other_processes(driver: Driver) -> None:
     driver.answers({"1.pid": 1, "1.celsius": 45, "2.pid": 1}, cards=3, milliwatts=60_000)
-    states = [
-        json.loads(driver.python(OBSERVE.replace("WORKERS", n), CUDA_VISIBLE_DEVICES="0,1,2"))[0]
-        for n in "12"
-    ]
-    assert [len(state["on_gpu"]) for state in states] == [0, 1]
-    celsius = [
-        {name: value for name, value in state["celsius"].items() if name.startswith("gpu")}
-        for state in states
-    ]
-    assert celsius == [{"gpu_0": 61}, {"gpu_0": 61, "gpu_1": 45}]
+    visible = {"CUDA_VISIBLE_DEVICES": "0,1,2"}
+    one, two = (json.loads(driver.python(OBSERVE.replace("WORKERS", n), **visible)) for n in "12")
+    assert [len(state["on_gpu"]) for state, *_ in (one, two)] == [0, 1]
+    assert any("(1)" in line for line in two[1])
+    for (state, _, metrics), expected in ((one, {"gpu_0": 61}), (two, {"gpu_0": 61, "gpu_1": 45})):
+        celsius = {name: value for name, value in state["celsius"].items() if "gpu" in name}
+        assert celsius == expected
+        assert metrics["idle/gpu_0/temperature_celsius"] == 61
 
 
 WAIT = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.run import pipeline, preparation, resume
 from tests.conftest import Place
+from tests.experiments import small_campaigns
 from tests.experiments.test_until_settled import TOYS
 from tracking import journal, provenance
 from tracking.errors import ErrorCode, UsageError
@@ -29,35 +29,31 @@ from tracking.store import Store
 
 
 def test_command_of_the_report_measures_more_blocks(place: Place) -> None:
-    begun = place.run(**TOYS, blocks="2")
-    assert begun.returncode == 3, begun.stdout + begun.stderr
+    output = small_campaigns.measure(place, **TOYS, blocks="2")
     (folder,) = place.journal.iterdir()
-    words = ["captioning", f"--resume={folder.name}", "--blocks=6"]  # a verdict needs six
-    (line,) = [line for line in begun.stdout.splitlines() if " ".join(words) in line]
+    words = f"captioning --resume={folder.name} --blocks=6"  # a verdict needs six
+    (line,) = [line for line in output.splitlines() if words in line]
     for name in ("report.md", "report.html"):
-        assert " ".join(words) in (folder / "report" / name).read_text()
+        assert words in (folder / "report" / name).read_text()
 
-    command = line[line.index(" ".join(words)) :].replace("--blocks=6", "--blocks=3")
+    command = line[line.index(words) :].replace("--blocks=6", "--blocks=3")
     done = place.call(sys.executable, "-m", "experiments", *shlex.split(command))
     assert done.returncode == 3, done.stdout + done.stderr
     assert journal.read_campaign(folder)["settings"]["blocks"] == 3
     cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     assert sorted(run.tags["block"] for run in cells) == list("112233"), "none is run again"
     assert {run.tags["block"] for run in cells if run.tags.get("looks") == "2"} == {"3"}
-    report = json.loads((folder / "report" / "comparison.json").read_text())
-    assert max(row["n_blocks"] for row in report["rows"]) == 3
+    rows = small_campaigns.comparison(place)["rows"].values()
+    assert max(row["n_blocks"] for row in rows) == 3
 
 
 # ---- refusals
 
 
-def write_journal(
-    root: Path, name: str = "f00d", study: str = "captioning", **settings: object
-) -> Path:
+def write_journal(root: Path, name: str = "f00d", study: str = "captioning") -> Path:
     """Write the journal of a campaign of two blocks that ran on this machine."""
     records = Journal(root / name)
-    kind = studies.load(study).settings
-    values = asdict(replace(kind(), **settings))
+    values = asdict(studies.load(study).settings())
     description = {"study": study, "run": "c", "run_id": name, "settings": values}
     journal.write_campaign(records.folder, {**description, "experiment": "e"})
     tags = {"kind": "campaign", "machine": provenance.fingerprint(), "commit": provenance.commit()}
@@ -70,12 +66,6 @@ def write_journal(
     return records.folder
 
 
-def append(folder: Path, record: Tags) -> None:
-    records = Journal(folder)
-    records.append(record)
-    records.close()
-
-
 def test_restart_locks_journal_before_preparation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,91 +74,84 @@ def test_restart_locks_journal_before_preparation(
 
     settings = CampaignSettings(resume="last", journal=str(tmp_path))
 
-    def restart() -> ErrorCode:
+    def restart() -> UsageError:
         with pytest.raises(UsageError) as error:
             pipeline.reopen("captioning", settings, Display(), {})
-        return error.value.code
+        return error.value
 
     monkeypatch.setattr(preparation, "prepare", refuse)
     running = Journal(write_journal(tmp_path))
-    assert restart() is not ErrorCode.NO_RUNS
+    assert "f00d" in str(restart()), "another process runs it"
     running.close()
     for _ in range(2):  # a refused one closes the journal
-        assert restart() is ErrorCode.NO_RUNS
+        assert restart().code is ErrorCode.NO_RUNS
 
 
 @pytest.mark.parametrize(
-    ("words", "values"),
+    ("words", "changes", "values"),
     [
-        (["cafe"], ["cafe", "have f00d"]),  # a campaign of another study is not listed
-        (["f00d", "--blocks=0"], ["blocks=0"]),
-        (["f00d", "--blocks=10001"], ["10001", "10000"]),
-        (["f00d", "--budget=2h"], ["budget", "none", "2h"]),
-        (["open", "--blocks=12"], ["blocks", "max_blocks"]),
-        (["locked"], ["locked"]),
-        (["older"], ["conv_algorithm"]),
+        (["cafe"], {}, ["cafe", "have f00d"]),  # a campaign of another study is not listed
+        (["f00d", "--blocks=0"], {}, ["blocks=0"]),
+        (["f00d", "--blocks=10001"], {}, ["10001", "10000"]),
+        (["f00d", "--budget=2h"], {}, ["budget", "none", "2h"]),
+        (["f00d", "--blocks=12"], {"settings": {"until": "settled"}}, ["blocks", "max_blocks"]),
+        (["f00d"], {"settings": {"conv_algorithm": None}}, ["conv_algorithm"]),  # of before
+        (["f00d"], {"settings": ["blocks"]}, ["resume"]),
+        (["f00d"], {"settings": {"blocks": "six"}}, ["resume"]),
+        (["f00d"], {"settings": {"frameworks": 5}}, ["resume"]),
+        (["f00d"], {"run_id": 7}, ["resume"]),
+        (["f00d"], {"study": ["captioning"]}, ["resume"]),
+        (["f00d"], {"own_models": []}, ["resume"]),
+        (["f00d"], {"plan": []}, ["resume"]),
     ],
 )
 def test_refusals_are_one_line(
-    words: list[str], values: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    changes: dict[str, Any],
+    values: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    name = words[0] if words[0] != "cafe" else "f00d"
-    settings = {"until": "settled"} if name == "open" else {}
-    folder = write_journal(tmp_path, name, **settings)
+    folder = write_journal(tmp_path)
     write_journal(tmp_path, "beef", study="lenet")
-    if name == "older":
-        description = journal.read_campaign(folder)
-        del description["settings"]["conv_algorithm"]
-        journal.write_campaign(folder, description)
-    running = Journal(folder) if name == "locked" else None
+    description = journal.read_campaign(folder)
+    if isinstance(changes.get("settings"), dict):
+        merged = description["settings"] | changes["settings"]
+        changes = {"settings": {name: value for name, value in merged.items() if value is not None}}
+    journal.write_campaign(folder, description | changes)
     call = ["captioning", f"--resume={words[0]}", *words[1:], f"--journal={tmp_path}"]
     assert main(call) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert all(value in line for value in values), line
-    if running:
-        running.close()
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("tag", "blocks", "code"),
     [
-        {"settings": ["blocks"]},
-        {"settings": {"blocks": "six"}},
-        {"settings": {"frameworks": 5}},
-        {"run_id": 7},
-        {"study": ["captioning"]},
-        {"own_models": []},
-        {"plan": []},
+        ("machine", 26, ErrorCode.CHANGED),
+        ("environment", 26, ErrorCode.CHANGED),
+        ("commit", 26, ErrorCode.CHANGED),
+        ("commit", 4, ErrorCode.CONFLICT),
     ],
 )
-def test_description_of_other_types_is_one_line(
-    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_more_blocks_need_the_origin_of_the_first(
+    tag: str, blocks: int, code: ErrorCode, tmp_path: Path
 ) -> None:
     folder = write_journal(tmp_path)
-    description = journal.read_campaign(folder)
-    if isinstance(changes.get("settings"), dict):
-        changes = {"settings": description["settings"] | changes["settings"]}
-    journal.write_campaign(folder, description | changes)
-    assert main(["captioning", "--resume=f00d", f"--journal={tmp_path}"]) == WRONG_CALL
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "resume" in line
 
-
-@pytest.mark.parametrize("tag", ["machine", "environment", "commit"])
-def test_more_blocks_need_the_origin_of_the_first(tag: str, tmp_path: Path) -> None:
-    folder = write_journal(tmp_path)
-    settings = replace(CampaignSettings(), blocks=26)
-    resume.require_extendable("captioning", settings, {"blocks": 6}, folder, "c")
-    append(folder, Tags("c", {tag: "another"}))
-    with pytest.raises(UsageError, match="another") as error:
+    def extend(blocks: int) -> None:
+        settings = replace(CampaignSettings(), blocks=blocks)
         resume.require_extendable("captioning", settings, {"blocks": 6}, folder, "c")
-    assert error.value.code is ErrorCode.CHANGED
-    resume.require_extendable("captioning", replace(settings, blocks=6), {"blocks": 6}, folder, "c")
+
+    extend(26)
+    records = Journal(folder)
+    records.append(Tags("c", {tag: "another"}))
+    records.close()
+    extend(6)
     with pytest.raises(UsageError) as error:
-        resume.require_extendable(
-            "captioning", replace(settings, blocks=4), {"blocks": 6}, folder, "c"
-        )
-    assert error.value.code is ErrorCode.CONFLICT
+        extend(blocks)
+    assert error.value.code is code
+    assert ("another" in str(error.value)) == (code is ErrorCode.CHANGED)
 
 
 # ---- looks
@@ -182,9 +165,11 @@ def test_reported_looks_need_a_report(tmp_path: Path) -> None:
         ({"looks": "6"}, 12, (6,)),  # no report since
         ({"verdict": "b is slower"}, 12, (6, 12)),
     ]
+    records = Journal(folder)
     for tags, blocks, looks in steps:
-        append(folder, Tags("c", tags))
+        records.append(Tags("c", tags))
         assert resume.reported_looks(folder, "c", blocks) == looks
+    records.close()
 
 
 def test_error_rate_equals_table_of_repeated_looks() -> None:

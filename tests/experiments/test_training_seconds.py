@@ -57,11 +57,8 @@ def test_steps_are_those_of_the_campaign_and_of_what_continues_it(
     small_campaigns.run(place, "captioning", **TOYS, training_seconds="0.7")
     (journal,) = place.journal.iterdir()
     assert json.loads((journal / "campaign.json").read_text())["settings"]["steps_per_epoch"] == 10
-    assert {run.data.params["steps_per_epoch"] for run in small_campaigns.cells(place)} == {"10"}
     faster = {name: {"step": 0.001} for name in COSTS}
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(faster))
-    done = place.call(*small_campaigns.command(place, "captioning", resume="last", blocks="2"))
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert len(small_campaigns.cells(place)) == 4
-    steps_of = {run.data.params["steps_per_epoch"] for run in small_campaigns.cells(place)}
-    assert steps_of == {"10"}
+    small_campaigns.run(place, "captioning", resume="last", blocks="2")
+    cells = small_campaigns.cells(place)
+    assert [run.data.params["steps_per_epoch"] for run in cells] == ["10"] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from experiments.cell import turns
 from experiments.cell.turns import LAST
 from experiments.run.backends.local import end_together
 from tests.conftest import Place
+from tests.experiments import small_campaigns
 from tracking.records import RunClosed, StoredRun
 from tracking.store import Store
 
@@ -79,26 +81,22 @@ def test_turn_has_requested_steps_and_minimum_time(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("outcomes", "failed", "expected"),
     [
-        (["ok", "ok"], None, [("ok", "0"), ("ok", "1")]),
-        (
-            ["ok", "failed", "interrupted"],
-            1,
-            [("failed", "b: 1"), ("failed", "1"), ("failed", "b: 1")],
-        ),
-        (["ok", "interrupted"], None, [("interrupted", "1")] * 2),
+        (["ok", "ok"], None, ["ok", "ok"]),
+        (["ok", "failed", "interrupted"], 1, ["failed: b", "failed", "failed: b"]),
+        (["ok", "interrupted"], None, ["interrupted"] * 2),
     ],
     ids=["all well", "one was killed", "stopped"],
 )
 def test_cells_of_a_group_end_together(
-    outcomes: list[str], failed: int | None, expected: list[tuple[str, str]]
+    outcomes: list[str], failed: int | None, expected: list[str]
 ) -> None:
-    """Give every end its index as reason."""
-    closed = [RunClosed(str(n), 0, outcome, str(n)) for n, outcome in enumerate(outcomes)]
+    closed = [RunClosed(str(n), 0, outcome, "") for n, outcome in enumerate(outcomes)]
     ends = end_together(closed, ["a", "b", "c"][: len(outcomes)], failed)
-    reasons = [end.reason.removeprefix("took turns with ").split() for end in ends]
-    shortened = [" ".join([*words[:1], *words[3:]]) for words in reasons]
-    shortened = [text.replace("b, ", "b: ") for text in shortened]
-    assert list(zip([end.outcome for end in ends], shortened, strict=True)) == expected
+    partners = [re.search(r"took turns with (\w)", end.reason) for end in ends]
+    assert expected == [
+        f"{end.outcome}: {partner[1]}" if partner else end.outcome
+        for end, partner in zip(ends, partners, strict=True)
+    ]
 
 
 # ---- a campaign
@@ -127,18 +125,13 @@ class Campaign:
 
 
 @pytest.fixture(scope="module")
-def campaign(
-    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
-) -> Campaign:
+def campaign(module_place: Place) -> Campaign:
     """Campaign of two blocks whose frameworks sleep, so that the machine may be busy."""
-    folder = tmp_path_factory.mktemp("turns")
-    (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
-    place, log = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db"), folder / "events"
+    place, log = module_place, module_place.folder / "events"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps(COSTS))
         patch.setenv("EVENHAND_TOY_EVENTS", str(log))
-        done = place.run(**TOYS, blocks="2", inference_batch_sizes="1,2")
-    assert done.returncode == 3, done.stdout + done.stderr  # two blocks are no verdict
+        small_campaigns.measure(place, **TOYS, blocks="2", inference_batch_sizes="1,2")
     (journal,) = place.journal.iterdir()
     events = [json.loads(line) for line in log.read_text().splitlines()]
     cells = {}
@@ -149,8 +142,7 @@ def campaign(
             cells[int(run.tags["block"]), name] = Cell(
                 run, turns, events_of(name, turns, events), path.parent
             )
-    rows = json.loads((journal / "report" / "comparison.json").read_text())["rows"]
-    return Campaign(cells, {row["metric"]: row for row in rows})
+    return Campaign(cells, small_campaigns.comparison(place)["rows"])
 
 
 def read_turns(path: Path) -> list[dict[str, Any]]:

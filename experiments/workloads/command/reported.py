@@ -23,7 +23,7 @@ History = list[tuple[int, float]]
 STEP = "step"
 # Longer lines are not searched: a part of one could end inside of a number.
 MAX_LINE_CHARACTERS = 2**20
-CHUNK_CHARACTERS = 2**16
+REDACTED_LINES = 100  # at a time
 MAX_METRICS_BYTES, TAIL_BYTES = 2**26, 2**20
 
 
@@ -65,45 +65,30 @@ def _lines(file: BinaryIO, redact: Redaction) -> Iterator[str]:
 
     A carriage return ends a line too, as in progress bars.
     """
+    lines = _short_lines(file)
+    while text := "".join(itertools.islice(lines, REDACTED_LINES)):
+        yield from (f"{line}\n" for line in redact(text).removesuffix("\n").split("\n"))
+
+
+def _short_lines(file: BinaryIO) -> Iterator[str]:
+    file.seek(0)
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
     is_begin = True
-    for part, is_end in _parts(file, redact, MAX_LINE_CHARACTERS):
-        text = part.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
-        lines = [f"{line}\n" for line in text.split("\n")]
-        yield from lines[not is_begin : len(lines) if is_end else -1]
+    while part := text.readline(MAX_LINE_CHARACTERS):
+        is_end = part.endswith("\n") or len(part) < MAX_LINE_CHARACTERS
+        if is_begin and is_end:
+            yield part
         is_begin = is_end
-
-
-def _parts(
-    file: BinaryIO, redact: Redaction, longest: int, start: int = 0
-) -> Iterator[tuple[str, bool]]:
-    """Yield the redacted text of a file in parts, and whether each ends a line.
-
-    Args:
-        file: With any bytes.
-        redact: Removes secrets, each of which is within a line.
-        longest: Characters of a line that has more than one part; none ends inside of a secret.
-        start: Byte to begin at.
-    """
-    file.seek(start)
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-    rest = ""
-    while chunk := text.read(CHUNK_CHARACTERS):
-        rest += chunk
-        end = max(rest.rfind("\n"), rest.rfind("\r")) + 1
-        if end or len(rest) > longest:
-            cut = end or redact.cut(rest)
-            yield redact(rest[:cut]), bool(end)
-            rest = rest[cut:]
-    yield redact(rest), True
     text.detach()  # or it would close the file
 
 
 def read_tail(file: BinaryIO, redact: Redaction) -> str:
     """Return the end of an output of any size, without secrets."""
     start = max(0, file.seek(0, os.SEEK_END) - 3 * TAIL_BYTES)
-    parts = [part for part, _ in _parts(file, redact, 4 * redact.overlap, start)]
-    text = "".join(parts[bool(start) :])  # the first may begin inside of a secret
-    return text.encode()[-TAIL_BYTES:].decode(errors="ignore")
+    file.seek(start)
+    text = redact(file.read().decode(errors="replace"))
+    # it may begin inside of a secret
+    return text[redact.overlap * bool(start) :].encode()[-TAIL_BYTES:].decode(errors="ignore")
 
 
 def read_metrics(path: Path, redact: Redaction) -> Iterator[str]:

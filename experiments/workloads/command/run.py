@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import selectors
+import select
 import signal
 import subprocess
 import sys
@@ -282,10 +282,8 @@ def _wait(pid: int, timeout_seconds: float) -> bool:
     """Wait for a process to end. Return False if it runs longer."""
     descriptor = os.pidfd_open(pid)
     try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            limit = None if math.isinf(timeout_seconds) else timeout_seconds
-            return bool(selector.select(limit))
+        limit = None if math.isinf(timeout_seconds) else timeout_seconds
+        return bool(select.select([descriptor], [], [], limit)[0])
     finally:
         os.close(descriptor)
 

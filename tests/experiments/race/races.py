@@ -7,10 +7,12 @@ import sys
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from experiments.cli.codes import NO_VERDICT
 from tests.conftest import Place
-from tests.experiments.small_campaigns import SMALL
+from tests.experiments.small_campaigns import SMALL, comparison
 from tracking.technical import unpack_tags
 
+__all__ = ["by_level", "cells", "command", "comparison", "run", "tags"]
 QUICK = {
     **{name: text for name, text in SMALL.items() if name != "threads"},
     "cool_down_seconds": "0",
@@ -24,6 +26,13 @@ def command(place: Place, *levels: str, **options: str) -> list[str]:
     texts = [f"--level={level}" for level in levels]
     flags = [f"--{name}={text}" for name, text in settings.items()]
     return [sys.executable, "-m", "experiments", "race", *texts, *flags]
+
+
+def run(place: Place, *levels: str, code: int = NO_VERDICT, **options: str) -> str:
+    """Run a race that ends with an exit code; return its output. One block has no verdict."""
+    done = place.call(*command(place, *levels, **options))
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def cells(place: Place, kind: str = "cell") -> list[Run]:

@@ -5,31 +5,38 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
+from experiments.cli.codes import FAILED, WRONG_CALL
+from experiments.config import race_file
+from experiments.workloads.command import prepare
+from experiments.workloads.command.environments import Environment
 from tests.conftest import Place
+from tests.experiments.command.repository import git
 from tests.experiments.race import races
 
 # Sleeps, since its memory is sampled: on a busy machine a shorter command ends before.
 PRINTS = """python -c 'import time; time.sleep(0.5); print("{\\"speed\\": 7.5}")'"""
 
 
-def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place) -> None:
-    done = place.call(*races.command(place, "nap=sleep 0.1", f"prints={PRINTS}; exit 0"))
-    assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
+def test_commands_are_measured_reported_and_recorded_without_secrets(place: Place) -> None:
+    levels = ("nap=sleep 0.1; true --token geheim-1 'x'", f"prints=HF_TOKEN=geheim-2 {PRINTS}")
+    output = races.run(place, *levels)
     runs = races.by_level(place)
-    assert set(runs) == {"nap", "prints"}
     nap, prints = runs["nap"], runs["prints"]
     assert 0.1 <= nap.data.metrics["wall_seconds"] < 5
-    assert nap.data.params["level"] == "nap"
-    assert nap.data.params["command"] == "sleep 0.1"
-    assert races.tags(nap)["exit_code"] == "0"
+    assert (nap.data.params["level"], races.tags(nap)["exit_code"]) == ("nap", "0")
+    assert nap.data.params["command"] == "sleep 0.1; true --token *** 'x'"
+    assert prints.data.params["command"] == f"HF_TOKEN=*** {PRINTS}"
+    (campaign,) = races.cells(place, "campaign")
+    assert campaign.data.params["level"].startswith("nap=sleep 0.1; true --token *** 'x',prints=HF")
+    assert "geheim" not in output + str(campaign.to_dictionary())
     assert prints.data.metrics["speed"] == 7.5
     assert prints.data.metrics["cpu/user_seconds"] > 0
     assert prints.data.metrics["memory/peak_tree_bytes"] > 5e6
-    result = json.loads(next(place.journal.glob("*/report/comparison.json")).read_text())
-    rows = {row["metric"]: row for row in result["rows"]}
+    rows = races.comparison(place)["rows"]
     assert {"wall_seconds", "cpu/user_seconds", "memory/peak_tree_bytes", "speed"} <= set(rows)
     assert (rows["wall_seconds"]["factor"], rows["wall_seconds"]["a"]) == ("level", "nap")
 
@@ -40,27 +47,31 @@ def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place)
     assert {row["metric"]: row["n_blocks"] for row in again["rows"]}["wall_seconds"] == 1
 
 
-def test_race_is_recorded_as_the_users_own(place: Place) -> None:
-    """Names of the levels, the commit of the user's folder, no data set, nothing of frameworks."""
-    git = ("git", "-C", str(place.folder), "-c", "user.name=u", "-c", "user.email=u@example.org")
+def test_race_of_a_repository_is_recorded_as_the_users_own(place: Place) -> None:
+    """Record its levels and commit, and nothing of frameworks. No command reports `speed`."""
     (place.folder / "a.py").write_text("")
-    for words in (("init", "-b", "trunk"), ("add", "a.py"), ("commit", "-m", "first")):
-        assert place.call(*git, *words).returncode == 0
-    head = place.call(*git, "rev-parse", "HEAD").stdout.strip()
-    levels = ("numpy=python a.py", "pandas=python -c pass")
-    done = place.call(*races.command(place, *levels, blocks="1"))
-    assert done.returncode == 3, done.stdout + done.stderr
+    for words in (("init", "-qb", "trunk"), ("add", "a.py"), ("commit", "-qm", "first")):
+        git(place.folder, *words)
+    head = git(place.folder, "rev-parse", "HEAD")
+    (place.folder / "race.toml").write_text(
+        "[levels.numpy]\ncommand = 'python a.py'\n[levels.pandas]\ncommand = 'python -c pass'\n"
+        "[outcomes.speed]\nbetter = 'higher'\nunit = 'steps/s'\nregex = 'speed: ([0-9]+)'\n"
+    )
+    output = races.run(place, file="race.toml", fail_if="slower:speed", code=FAILED)
+    assert "fail_if=slower:speed cannot be judged" in output
     (campaign,) = races.cells(place, "campaign")
     assert campaign.info.run_name.startswith("race pandas against numpy")
     (report,) = place.journal.glob("*/report/report.html")
     assert "<h1>pandas against numpy</h1>" in report.read_text()
-    for run in (campaign, *races.cells(place)):
+    cells = races.cells(place)
+    assert {run.info.status for run in cells} == {"FINISHED"}
+    foreign = {"threads", "timing", "conv_algorithm", "malloc", "framework", "frameworks"}
+    foreign |= {"levels", "window_steps", "pythons", "protocol", "executor", "nodes"}
+    for run in (campaign, *cells):
         tags = races.tags(run)
         assert (tags["commit"], tags["mlflow.source.git.branch"]) == (head, "trunk")
         assert tags["mlflow.source.git.commit"] == head
         assert {name for name in tags if name.startswith("version.")} <= {"version.python"}
-        foreign = {"threads", "timing", "conv_algorithm", "malloc", "framework", "frameworks"}
-        foreign |= {"levels", "window_steps", "pythons", "protocol", "executor", "nodes"}
         assert not foreign & run.data.params.keys()
         assert not {"framework", "model", "dataset"} & tags.keys()
         assert all(run.data.params.values())
@@ -68,7 +79,7 @@ def test_race_is_recorded_as_the_users_own(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "code"),
+    ("options", "part"),
     [
         ({}, "needs commands"),
         ({"level": "a"}, "NAME=COMMAND"),
@@ -82,20 +93,27 @@ def test_race_is_recorded_as_the_users_own(place: Place) -> None:
         ({"level": "a=true", "fail_if": "slower:memory/peak_tree_bytes"}, "can never hold"),
     ],
 )
-def test_wrong_calls_end_in_one_line(place: Place, options: dict[str, str], code: str) -> None:
+def test_wrong_calls_end_in_one_line(place: Place, options: dict[str, str], part: str) -> None:
     done = place.call(*races.command(place, **options))
-    assert done.returncode == 2
-    assert code in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert (done.returncode, done.stderr.strip().count("\n")) == (WRONG_CALL, 0), done.stderr
+    assert part in done.stderr
     assert not list(place.journal.glob("*/records.jsonl"))
 
 
-def test_condition_on_a_declared_outcome_that_no_command_reports(place: Place) -> None:
-    (place.folder / "race.toml").write_text(
-        "[levels.a]\ncommand = 'true'\n[levels.b]\ncommand = 'true'\n"
-        "[outcomes.speed]\nbetter = 'higher'\nunit = 'steps/s'\nregex = 'speed: ([0-9]+)'\n"
+def test_store_that_a_command_removes_is_reported_in_lines(place: Place) -> None:
+    done = place.call(*races.command(place, "removes=rm mlflow.db*", "good=true"))
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "replay" in done.stdout + done.stderr
+
+
+def test_options_of_an_installer_are_recorded_without_passwords(tmp_path: Path) -> None:
+    (tmp_path / "race.toml").write_text(
+        "[levels.a]\ncommand = 'true'\n"
+        "requirements = ['--find-links https://me:geheim-1@127.0.0.1:9/x', 'tiny==1']\n"
     )
-    done = place.call(*races.command(place, file="race.toml", fail_if="slower:speed"))
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "fail_if=slower:speed cannot be judged" in done.stdout
-    assert {run.info.status for run in races.cells(place)} == {"FINISHED"}
+    race = race_file.load(str(tmp_path / "race.toml"), (), "none")
+    definition = prepare._definition(race, {"a": Environment(tmp_path, {}, {}, None)})
+    assert json.loads(definition)["levels"]["a"]["requirements"] == [
+        "--find-links https://me:***@127.0.0.1:9/x",
+        "tiny==1",
+    ]

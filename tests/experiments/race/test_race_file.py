@@ -121,65 +121,41 @@ def test_controls_repeat_the_first_command(tmp_path: Path) -> None:
     assert {cell.settings["level"] for cell in cells[2:]} == {("old",)}
 
 
+LEVEL = "[levels.a]\ncommand='x'\n"
+LOSS = f"{LEVEL}[outcomes.loss]\nbetter='lower'\n"
+
+
 @pytest.mark.parametrize(
     ("text", "code", "path"),
     [
         ("", ErrorCode.INVALID_VALUE, "levels"),
         ("[levels.a]\ncommnd = 'x'", ErrorCode.INVALID_VALUE, "levels.a.command"),
-        ("[levels.a]\ncommand='x'\ncommnd = 'x'", ErrorCode.UNKNOWN_NAME, "levels.a.commnd"),
+        (f"{LEVEL}commnd = 'x'", ErrorCode.UNKNOWN_NAME, "levels.a.commnd"),
         ("[levels.a]\ncommand = ''", ErrorCode.INVALID_VALUE, "levels.a.command"),
         ("[levels.'a b']\ncommand = 'x'", ErrorCode.INVALID_VALUE, "levels.a b"),
-        ("[levels.a]\ncommand='x'\nenv = {N = 1}", ErrorCode.INVALID_VALUE, "levels.a.env.N"),
-        ("[levels.a]\ncommand='x'\ntimeout='soon'", ErrorCode.INVALID_VALUE, "timeout"),
+        (f"{LEVEL}env = {{N = 1}}", ErrorCode.INVALID_VALUE, "levels.a.env.N"),
+        (f"{LEVEL}timeout='soon'", ErrorCode.INVALID_VALUE, "timeout"),
         ("[level.a]\ncommand='x'", ErrorCode.INVALID_VALUE, "levels"),
-        (
-            "[levels.a]\ncommand='x'\n[outcomes.loss]\nbetter='smaller'",
-            ErrorCode.INVALID_VALUE,
-            "outcomes.loss.better",
-        ),
-        (
-            "[levels.a]\ncommand='x'\n[outcomes.loss]\nbetter='lower'\nregex='loss'",
-            ErrorCode.INVALID_VALUE,
-            "outcomes.loss.regex",
-        ),
-        (
-            "[levels.a]\ncommand='x'\n[outcomes.loss]\nbetter='lower'\nsummary='first'",
-            ErrorCode.INVALID_VALUE,
-            "outcomes.loss.summary",
-        ),
-        (
-            "[levels.a]\ncommand='x'\n[outcomes.size]\nbetter='lower'\nkind='difference'",
-            ErrorCode.INVALID_VALUE,
-            "outcomes.size",
-        ),
+        (LOSS.replace("lower", "smaller"), ErrorCode.INVALID_VALUE, "outcomes.loss.better"),
+        (f"{LOSS}kind='difference'", ErrorCode.INVALID_VALUE, "outcomes.loss"),
         ("[levels.a", ErrorCode.UNREADABLE, "race.toml"),
-        ("[levels.a]\ncommand='x'\ncwd='~nobody-here'", ErrorCode.INVALID_VALUE, "levels.a.cwd"),
-        ("[levels.a]\ncommand='x'\ncwd='" + "a" * 300 + "'", ErrorCode.INVALID_VALUE, "a.cwd"),
-        ('[defaults]\ncwd="a\\u0000"\n[levels.a]\ncommand="x"', ErrorCode.INVALID_VALUE, "s.cwd"),
+        (f"{LEVEL}cwd='~nobody-here'", ErrorCode.INVALID_VALUE, "levels.a.cwd"),
+        (f"{LEVEL}cwd='{'a' * 300}'", ErrorCode.INVALID_VALUE, "a.cwd"),
+        (f'[defaults]\ncwd="a\\u0000"\n{LEVEL}', ErrorCode.INVALID_VALUE, "s.cwd"),
         ('[levels.a]\ncommand="a\\u0000"', ErrorCode.INVALID_VALUE, "levels.a.command"),
-        (
-            '[levels.a]\ncommand="x"\nenv={A="a\\u0000"}',
-            ErrorCode.INVALID_VALUE,
-            "levels.a.env.A",
-        ),
+        (f'{LEVEL}env={{A="a\\u0000"}}', ErrorCode.INVALID_VALUE, "levels.a.env.A"),
         *(
-            (
-                f"[levels.a]\ncommand='x'\n[outcomes.loss]\nbetter='lower'\n{line}",
-                ErrorCode.INVALID_VALUE,
-                f"outcomes.loss.{line.partition('=')[0]}",
-            )
+            (LOSS + line, ErrorCode.INVALID_VALUE, f"outcomes.loss.{line.partition('=')[0]}")
             for line in (
+                "regex='loss'",
+                "summary='first'",
                 f"regex='{'(' * 5_000}x{')' * 5_000}'",
                 "regex='(x{99999999999999})'",
                 f"summary='step:{'9' * 400}'",
                 f"margin={'9' * 400}",
             )
         ),
-        (
-            "[levels.a]\ncommand='x'\n[outcomes.'a;b']\nbetter='lower'",
-            ErrorCode.INVALID_VALUE,
-            "outcomes",
-        ),
+        (LOSS.replace("loss", "'a;b'"), ErrorCode.INVALID_VALUE, "outcomes"),
     ],
 )
 def test_mistakes_name_their_key(tmp_path: Path, text: str, code: ErrorCode, path: str) -> None:
@@ -190,14 +166,12 @@ def test_mistakes_name_their_key(tmp_path: Path, text: str, code: ErrorCode, pat
     assert "\n" not in str(error.value)
 
 
-def test_pipe_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "race.toml")
-    with pytest.raises(UsageError) as error:
-        race_file.load(str(tmp_path / "race.toml"), (), "none")
-    assert error.value.code == ErrorCode.UNREADABLE
-
-
-def test_a_file_and_levels_exclude_each_other(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as error:
-        race_file.load(written(tmp_path), ("a=true",), "none")
-    assert error.value.code == ErrorCode.CONFLICT
+def test_pipe_and_levels_next_to_a_file_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for call, code in (
+        ((str(tmp_path / "pipe.toml"), ()), ErrorCode.UNREADABLE),
+        ((written(tmp_path), ("a=true",)), ErrorCode.CONFLICT),
+    ):
+        with pytest.raises(UsageError) as error:
+            race_file.load(*call, "none")
+        assert error.value.code == code

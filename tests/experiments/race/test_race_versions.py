@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -16,11 +15,9 @@ from experiments.workloads.command import environments, prepare
 from tests.conftest import ROOT, Place
 from tests.experiments.command import repository
 from tests.experiments.command.packages import install_only_from, make_tiny, make_wheel
-from tests.experiments.race.races import by_level, command, tags
+from tests.experiments.race import races
 
-SECONDS = 2.0  # long against the start of Python
 RELEASES = ("2.3.5", "2.4.6")  # of NumPy
-TAGS = ("v1", "v2")
 RACE = """
 [defaults]
 cwd = "project"
@@ -40,35 +37,30 @@ command = "python work.py"
 def test_levels_run_in_their_environments_at_their_commits(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheels = place.folder / "wheels"
+    wheels, project = place.folder / "wheels", place.folder / "project"
     for version in ("1.0", "2.0"):
         make_tiny(wheels, version)
     install_only_from(wheels, monkeypatch)
-    project = place.folder / "project"
     texts = [f"import tiny; assert tiny.VERSION == '{number}.0'\n" for number in (1, 2)]
     old = repository.commit(project, "v1", work=texts[0])
     new = repository.commit(project, "v2", work=texts[1], constraints="tiny==2.0\n")
     (project / "work.py").write_text("pass\n")
     (place.folder / "race.toml").write_text(RACE)
     cache = place.folder / "cache"  # its environments
-    words = command(place, file="race.toml", blocks="1", cache=str(cache))
-    done = place.call(*words)
-    assert done.returncode == 3, done.stdout + done.stderr
+    races.run(place, file="race.toml", cache=str(cache))
 
-    levels = {name: tags(run) for name, run in by_level(place).items()}
-    assert {name: values["outcome"] for name, values in levels.items()} == {
-        "old": "ok",
-        "new": "ok",
-        "dirty": "ok",
+    levels = {name: races.tags(run) for name, run in races.by_level(place).items()}
+    columns = ("outcome", "mlflow.source.git.commit")
+    assert {name: tuple(tags[key] for key in columns) for name, tags in levels.items()} == {
+        "old": ("ok", old),
+        "new": ("ok", new),
+        "dirty": ("ok", new),
     }
     commits = [levels[name]["level.commit"] for name in ("old", "new", "dirty")]
     assert commits[:2] == [old, new]
     assert commits[2].startswith(f"{new}+changes.")
-    shown = [levels[name]["mlflow.source.git.commit"] for name in ("old", "new", "dirty")]
-    assert shown == [old, new, new]
-    (folder,) = place.journal.iterdir()
-    result = json.loads((folder / "report" / "comparison.json").read_text())
-    versions = {level: facts.get("version.tiny") for level, facts in result["environment"].items()}
+    facts = races.comparison(place)["environment"]
+    versions = {level: values.get("version.tiny") for level, values in facts.items()}
     assert versions == {"old": "1.0", "new": "2.0", "dirty": None}
     assert repository.worktrees(project) == []
     assert len(list((cache / virtual_environments.FOLDER).glob("*/pyvenv.cfg"))) == 2
@@ -77,7 +69,7 @@ def test_levels_run_in_their_environments_at_their_commits(
 def test_files_of_the_how_to_are_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "how-to" / "versions.md").read_text()
     packages, commits = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    for version in ("2.3.5", "2.4.6"):
+    for version in RELEASES:
         make_wheel(tmp_path / "wheels", "numpy", version)
     install_only_from(tmp_path / "wheels", monkeypatch)
     project = tmp_path / "project"
@@ -85,7 +77,7 @@ def test_files_of_the_how_to_are_prepared(tmp_path: Path, monkeypatch: pytest.Mo
     (project / "train.py").write_text("print('new')\n")
     (project / "requirements.txt").write_text("numpy\n")
     for text, tag, values in (
-        (packages, "version.numpy", ["2.3.5", "2.4.6"]),
+        (packages, "version.numpy", RELEASES),
         (commits, "level.commit", [head, f"{head}+changes."]),
     ):
         (project / "race.toml").write_text(text)
@@ -98,23 +90,6 @@ def test_files_of_the_how_to_are_prepared(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_slower_commit_is_found(place: Place) -> None:
-    project = place.folder / "project"
-    for tag, seconds in zip(TAGS, (SECONDS, 1.1 * SECONDS), strict=True):
-        repository.commit(project, tag, work=f"import time; time.sleep({seconds})\n")
-    lines = [
-        f"[levels.{tag}]\ncommand = 'python work.py'\ncommit = '{tag}'" for tag in ("v1", "v2")
-    ]
-    (project / "race.toml").write_text("\n".join(lines))
-    done = place.call(*command(place, file=str(project / "race.toml"), blocks="12", margin="0.02"))
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-    (path,) = place.journal.glob("*/report/comparison.json")
-    rows = json.loads(path.read_text())["rows"]
-    (row,) = (row for row in rows if "wall" in row["metric"])
-    assert (row["a"], row["b"], row["verdict"]) == ("v1", "v2", "slower")
-
-
-@pytest.mark.slow
 def test_two_releases_of_a_library_are_compared(place: Place) -> None:
     """Needs a package index."""
     (place.folder / "work.py").write_text("import numpy\n")
@@ -123,7 +98,8 @@ def test_two_releases_of_a_library_are_compared(place: Place) -> None:
         for release in RELEASES
     ]
     (place.folder / "race.toml").write_text("\n".join(levels))
-    done = place.call(*command(place, file="race.toml", blocks="2"))
-    assert done.returncode == 3, done.stdout + done.stderr
-    versions = {name: tags(run)["version.numpy"] for name, run in by_level(place).items()}
-    assert versions == dict(zip(RELEASES, RELEASES, strict=True))
+    races.run(place, file="race.toml", blocks="2")
+    runs = races.by_level(place)
+    assert {name: races.tags(run)["version.numpy"] for name, run in runs.items()} == dict(
+        zip(RELEASES, RELEASES, strict=True)
+    )

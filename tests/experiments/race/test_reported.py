@@ -9,35 +9,16 @@ from pathlib import Path
 import pytest
 
 from experiments.workloads.command import reported, script_runs
+from experiments.workloads.command.script_runs import NESTED
 from tracking.records import Point, StoredRun
 from tracking.redaction import Redaction
 
-HISTORY = [(1, 0.5), (2, 0.9), (3, 0.6)]
 LOSS = {"better": "lower", "regex": r"loss: ([0-9.]+)", "summary": "last"}
-
-
-@pytest.mark.parametrize(
-    ("summary", "better", "value"),
-    [
-        ("last", "higher", 0.6),
-        ("best", "higher", 0.9),
-        ("best", "lower", 0.5),
-        ("step:2", "lower", 0.9),
-        ("step:9", "lower", None),
-    ],
-)
-def test_one_of_several_values_counts(summary: str, better: str, value: float | None) -> None:
-    point = reported.select(HISTORY, summary, better)
-    assert (point and point[1]) == value
 
 
 def test_a_script_reports_in_a_file_in_its_last_line_and_in_its_output(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    lines = [
-        {"accuracy": 0.5, "step": 1},
-        {"accuracy": 0.9, "step": 2},
-        {"accuracy": 0.8, "step": 3},
-    ]
+    lines = [{"accuracy": value, "step": step} for step, value in ((1, 0.5), (2, 0.9), (3, 0.8))]
     file.write_text("\n".join(map(json.dumps, lines)) + '\n{"bad": "text", "flag": true}\n[1]\nno')
     output = 'loss: 3.5\nloss: 2.25\n{"speed": 12, "bad\\u0000name": 1}\n'
     outcomes = {"loss": LOSS, "accuracy": {**LOSS, "regex": "", "summary": "step:2"}}
@@ -79,22 +60,19 @@ class Runs:
 
     def tagged(self, key: str, value: str) -> list[StoredRun]:
         assert (key, value) == ("evenhand.cell", "cell-1")
-        nested = {"mlflow.parentRunId": "second"}
+        runs = [
+            ("first", {"acc": 0.7, "early": 1.0}, {}),
+            ("second", {"acc": 0.6}, {}),
+            ("third", {"acc": 0.1, "deep": 4.0, "system/cpu": 9.0}, {NESTED: "second"}),
+        ]
         return [
-            run("first", 1, {"acc": 0.7, "early": 1.0}),
-            run("second", 2, {"acc": 0.6}),
-            run("third", 3, {"acc": 0.1, "deep": 4.0, "system/cpu": 9.0}, nested),
+            StoredRun(run_id, "", "FINISHED", number, None, {}, metrics, tags)
+            for number, (run_id, metrics, tags) in enumerate(runs)
         ]
 
     def points(self, run_id: str, key: str) -> list[Point]:
         values = {"first": [0.95, 0.7], "second": [0.5, 0.6], "third": [0.1]}[run_id]
         return [Point(key, value, step, step) for step, value in enumerate(values)][::-1]
-
-
-def run(
-    run_id: str, start_ms: int, metrics: dict[str, float], tags: dict[str, str] | None = None
-) -> StoredRun:
-    return StoredRun(run_id, "", "FINISHED", start_ms, None, {}, metrics, tags or {})
 
 
 @pytest.mark.parametrize(
