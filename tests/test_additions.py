@@ -223,7 +223,7 @@ from experiments import studies
 from experiments.config import settings
 kind = studies.load("own").settings
 assert "remark" in settings.names_not_affecting_measurement(kind)
-assert "remark" in studies.names_not_affecting_measurement()
+assert "remark" in studies.poolable_names()
 assert "remark" not in settings.searchable(kind) and "batch_size" in settings.searchable(kind)
 """
     done = run(source, os.environ, "-B", "-c", script)

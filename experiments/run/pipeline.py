@@ -18,9 +18,12 @@ from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import conditions
 from experiments.comparison.verdicts.conditions import Condition
-from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings, ModelSettings
+from experiments.config.settings import (
+    CampaignSettings,
+    ModelSettings,
+    names_not_affecting_measurement,
+)
 from experiments.config.stopping import Interrupted
 from experiments.contract import Progress
 from experiments.planning.design import Cell
@@ -36,7 +39,6 @@ from experiments.run import (
     resume,
     rules,
 )
-from experiments.run import plan as plan_
 from experiments.run.backends import Backend
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
@@ -109,7 +111,7 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
     settings = prepared.settings
     if settings.name:
         return cell_run.PARTS.join(filter(None, [settings.name, title]))
-    left_out = settings_.names_not_affecting_measurement(settings) - NAMING
+    left_out = names_not_affecting_measurement(settings) - NAMING
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
     title_of = prepared.module.title_of
     head = (prepared.study, title_of(settings)) if title_of else (prepared.study, settings.preset)
@@ -137,7 +139,7 @@ def restart(
     try:
         description = journal.read_campaign(folder)
         settings = resume.settings_of(description, folder, overrides, display.step)
-        plan = plan_.from_values(description["plan"]) if "plan" in description else None
+        plan = Plan.from_values(description["plan"]) if "plan" in description else None
         backends.cancel(folder, description["run_id"])  # they may use what is made anew
         # before the preparation, whose idle check they would disturb
         warnings = resume.end_leftovers(study, folder)
@@ -293,7 +295,7 @@ def question(prepared: PreparedCampaign) -> ComparisonSpec:
         strata=plan.strata,
         allowed_to_differ=(
             *plan.allowed_to_differ,
-            *settings_.names_not_affecting_measurement(settings),
+            *names_not_affecting_measurement(settings),
         ),
         protocol=settings.protocol,
         and_others=module.reported is not None,

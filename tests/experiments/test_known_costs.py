@@ -20,7 +20,7 @@ import pytest
 
 from experiments.cell.checkpoint import TrainingState
 from experiments.cell.timing import summarise_epochs
-from experiments.contract import CellSpec
+from experiments.contract import AnyCell
 from experiments.run.cell_process import CellProcess
 from models import frameworks
 from tests.cells import cell_spec
@@ -108,7 +108,7 @@ class Measured:
         return [(row["began"], row["ended"]) for row in self.events if row["event"] == event]
 
 
-def spec_of(place: Path, workload: str, timing: str) -> CellSpec:
+def spec_of(place: Path, workload: str, timing: str) -> AnyCell:
     study, settings, _ = WORKLOADS[workload]
     values = {**settings, "timing": timing, "window_steps": 3}
     return cell_spec(place, study, "toy", "cpu", 0, values)
