@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from experiments.config import settings as settings_
-from experiments.config.settings import SMOKE, CampaignSettings
+from experiments.config.settings import (
+    SMOKE,
+    CampaignSettings,
+    cell_values,
+    for_users,
+    from_values,
+    parameter_names,
+)
 from experiments.metrics import Outcome
 from tracking.records import RunKind
 
@@ -31,6 +37,7 @@ DEVICE = "device"
 OUTLIVED = "outlived"
 Progress = Callable[[str, int, int | None], None]
 S = TypeVar("S", bound=CampaignSettings)
+S_co = TypeVar("S_co", bound=CampaignSettings, covariant=True)
 # Settings of the preset `smoke`, in studies that have them; all others are those of `demo`.
 SMALLEST: Mapping[str, Any] = {
     "blocks": 1,
@@ -64,7 +71,7 @@ class Treatment:
     version: str = ""
 
     def merged(self, settings: S) -> S:
-        return settings_.of_cell(settings, self.settings)
+        return replace(settings, **self.settings)
 
 
 @dataclass(frozen=True)
@@ -144,14 +151,13 @@ class Study:
 
     def __post_init__(self) -> None:
         """Refuse a study that names settings or outcomes that do not exist."""
-        for_users = {field.name for field in settings_.for_users(self.settings)}
-        of_cells = for_users | {field.name for field in fields(self.settings.parameters)}
-        of_cells |= {"framework"}
+        offered = {field.name for field in for_users(self.settings)}
+        of_cells = offered | parameter_names(self.settings) | {"framework"}
         for preset, values in self.presets.items():
-            self._refuse_unknown(f"preset {preset}", values.keys() - for_users)
+            self._refuse_unknown(f"preset {preset}", values.keys() - offered)
         if "demo" not in self.presets:
             raise TypeError(f"study {self.name} has no preset 'demo'")
-        smallest = {name: value for name, value in SMALLEST.items() if name in for_users}
+        smallest = {name: value for name, value in SMALLEST.items() if name in offered}
         smoke = {**self.presets["demo"], **smallest, **self.presets.get(SMOKE, {})}
         object.__setattr__(self, "presets", {**self.presets, SMOKE: smoke})
         self._refuse_unknown("factor", {self.factor} - of_cells)
@@ -257,11 +263,12 @@ class Node:
 
 
 @dataclass(frozen=True)
-class CellSpec:
+class CellSpec(Generic[S_co]):
     """Message that starts a child, as JSON.
 
     Paths are absolute, except those in records, which are relative to `journal`.
 
+    settings: of its treatment, with the timing that `auto` stands for.
     cpus: those that it may run on; empty: as its parent.
     in_turns: whether other cells of its block are alive at the same time.
     nodes: machines that it may use, this one first; empty: only this one.
@@ -276,7 +283,7 @@ class CellSpec:
     device: str
     threads: int
     block: int
-    settings: dict[str, Any]
+    settings: S_co
     inputs: dict[str, Any]
     journal: str
     folder: str
@@ -289,16 +296,25 @@ class CellSpec:
     study: str = ""
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> CellSpec:
+    def from_values(cls, values: Mapping[str, Any], kind: type[S]) -> CellSpec[S]:
         """Return a cell from JSON values, which may have more than its fields."""
+        settings = from_values(kind, values["settings"])
         nodes = tuple(
             Node(**node | {"command": tuple(node["command"])}) for node in values["nodes"]
         )
-        return cls(**{field.name: values[field.name] for field in fields(cls)} | {"nodes": nodes})
+        rest = {field.name: values[field.name] for field in fields(cls)}
+        return CellSpec(**rest | {"settings": settings, "nodes": nodes})
+
+    def to_values(self) -> dict[str, Any]:
+        """Return JSON values, with the settings that are sent to cells."""
+        return {**asdict(self), "settings": cell_values(self.settings)}
 
     @property
     def path(self) -> Path:
         return Path(self.journal) / self.folder
+
+
+AnyCell = CellSpec[CampaignSettings]
 
 
 class RunStore(Protocol):

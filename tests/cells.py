@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from experiments import studies, workloads
 from experiments.config import devices
-from experiments.config import settings as settings_
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
-from experiments.contract import CellSpec
+from experiments.contract import AnyCell, CellSpec
 from experiments.planning import treatments
 from experiments.run.cell_process import CellProcess
 from tracking.cpus import quota
@@ -67,7 +66,7 @@ def run(
         cell = CellProcess(spec, write)
         closed, phase = cell.run(SENSOR_SECONDS), ""
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
-            phases = spec.settings.get("phases", ())
+            phases = getattr(spec.settings, "phases", ())
             phase = next((name for name in phases if name not in cell.timed), cell.phase)
             write(Tags(spec.run, {"phase": phase}))
         idle = dict.fromkeys(LOADS, 0.0)
@@ -79,7 +78,7 @@ def run(
 
 def cell_spec(
     folder: Path, study: str, framework: str, device: str, block: int, values: dict[str, Any]
-) -> CellSpec:
+) -> AnyCell:
     """Return a cell of a study's first treatment; arguments as those of `run`."""
     module = studies.load(study)
     settings = module.settings(
@@ -88,8 +87,6 @@ def cell_spec(
     prepared = workloads.load(module.workload).prepare(settings, lambda *_: None)
     treatment = treatments.list_treatments(module, settings)[0]
     merged = treatment.merged(settings)
-    not_sent = settings_.not_logged_names(merged) | settings_.of_group(merged, "cluster")
-    cell_values = devices.values_of_cell(merged).items()
     run_id = uuid.uuid4().hex
     cpus, limit = len(devices.own_cpus()), quota()
     threads = cpus if limit is None else min(cpus, int(limit))
@@ -101,10 +98,11 @@ def cell_spec(
         device=device,
         threads=merged.threads or max(1, threads),
         block=block,
-        settings={name: value for name, value in cell_values if name not in not_sent},
+        settings=replace(merged, timing=devices.timing(merged)),
         inputs=dict(prepared.of_treatment.get(treatment.name, prepared).inputs),
         journal=str(folder.resolve()),
         folder=f"cells/{study}-{framework}-{run_id[:8]}",
         checkpoint=str(folder.resolve() / f"checkpoint-{run_id[:8]}"),
         environment=dict(treatment.environment),
+        study=study,
     )

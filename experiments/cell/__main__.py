@@ -21,7 +21,8 @@ from typing import TextIO
 from experiments.cell.lifetime import die_with_parent
 from experiments.cell.turns import Turns
 from experiments.config import memory
-from experiments.contract import DEVICE, NO_DEVICE, CellSpec, TimedPhase
+from experiments.config.settings import TrainingSettings
+from experiments.contract import DEVICE, NO_DEVICE, AnyCell, CellSpec, TimedPhase
 from models import frameworks
 from models.contract import Framework
 from models.errors import NoDevice
@@ -50,7 +51,7 @@ class Emitter:
         redact: Removes the secrets of the cell's inputs from texts.
     """
 
-    def __init__(self, spec: CellSpec, stream: TextIO, token: TextIO) -> None:
+    def __init__(self, spec: AnyCell, stream: TextIO, token: TextIO) -> None:
         self._spec = spec
         self._stream = stream
         self._next_progress = 0.0
@@ -115,9 +116,9 @@ class Emitter:
         self._stream.flush()
 
 
-def run(spec: CellSpec, output: Emitter) -> RunClosed:
+def run(spec: AnyCell, output: Emitter) -> RunClosed:
     """Run the stage; any way in which it ends becomes an outcome with its reason."""
-    limit_bytes = memory.size(spec.settings.get("memory_limit", "none"))
+    limit_bytes = memory.size(spec.settings.memory_limit)
     outcome, reason = RunOutcome.FAILED, ""
     try:
         memory.bound(limit_bytes)
@@ -149,18 +150,19 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     return RunClosed(spec.run, clock.now_ms(), outcome, reason)
 
 
-def opened(spec: CellSpec) -> Framework:
+def opened(spec: AnyCell) -> Framework:
     """Return the framework, set up by the settings of a cell."""
-    if spec.settings["malloc"] == "keep":
+    assert isinstance(spec.settings, TrainingSettings)
+    if spec.settings.malloc == "keep":
         memory.keep_freed()
     with frameworks.lean_import(spec.framework):
         framework = frameworks.open_framework(
             spec.framework,
             device=spec.device,
             threads=spec.threads,
-            precision=spec.settings["precision"],
-            seed=spec.settings["seed"] * 1_000 + spec.block,
-            conv_algorithm=spec.settings["conv_algorithm"],
+            precision=spec.settings.precision,
+            seed=spec.settings.seed * 1_000 + spec.block,
+            conv_algorithm=spec.settings.conv_algorithm,
         )
     framework.compile_anew()
     for name, text in spec.environment.items():
@@ -187,7 +189,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C does
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    spec = CellSpec.from_values(json.loads(sys.stdin.readline()))
+    values = json.loads(sys.stdin.readline())
+    study = importlib.import_module(f"experiments.studies.{values['study']}").STUDY
+    spec: AnyCell = CellSpec.from_values(values, study.settings)
     if spec.clock:
         clock.CLOCK.follow(spec.clock)
     if spec.cpus:  # before the framework counts them and starts its threads

@@ -9,7 +9,7 @@ from typing import Any
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, inject_delay
 from experiments.cell.warm_up import WarmUp
-from experiments.contract import CellSpec, Output
+from experiments.contract import AnyCell, Output
 from models.contract import Batch, Framework
 from models.frameworks import described
 from tracking import clock
@@ -148,7 +148,7 @@ class Compiling:
         if self._first is None:
             self._first = self._framework.compilations() - self._began
 
-    def record(self, spec: CellSpec, model: str, output: Output) -> None:
+    def record(self, spec: AnyCell, model: str, output: Output) -> None:
         """Record metrics, and tags that the report shows next to the environment.
 
         Where a variant that compiles ran eagerly, as a whole or in part, the tag `ran_eagerly`

@@ -18,7 +18,14 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues
 from experiments.cell.warm_up import WarmUp, of_gpu
-from experiments.contract import CellSpec, Output, Task
+from experiments.config.settings import (
+    ModelSettings,
+    ProfileSettings,
+    SgdSettings,
+    TrainingSettings,
+    cell_values,
+)
+from experiments.contract import AnyCell, CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
 from models.devices import CPU
 from models.frameworks import described, distributions, hidden
@@ -29,7 +36,7 @@ from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
 LIVE_SECONDS = 1.0
 
 
-def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) -> Any:
+def measure(task: Task, spec: CellSpec[ModelSettings], framework: Framework, output: Output) -> Any:
     """Train and measure a task, record every metric and file, and return the trained network."""
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
@@ -51,23 +58,23 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     phases += _infer(task, spec, framework, network, output)
     output.end_turns()
     output.progress("quality", 0, None)
-    output.metrics(task.quality(framework, network), step=settings["epochs"])
+    output.metrics(task.quality(framework, network), step=settings.epochs)
     task.save_artifacts(framework, network, output)
     write_run_files(spec, framework, phases, summary, output)
-    if settings.get("profile"):
+    if isinstance(settings, ProfileSettings) and settings.profile:
         profile(spec, framework, network, optimizer, lambda: task.training(0, framework), output)
     return network
 
 
 def _summarise(
-    task: Task, spec: CellSpec, state: TrainingState, output: Output
+    task: Task, spec: CellSpec[ModelSettings], state: TrainingState, output: Output
 ) -> tuple[list[PhaseValues], dict[str, float]]:
     rows = task.examples_a_step
     training = PhaseValues(
         "train",
         tuple(state.seconds),
         (rows,) * len(state.seconds),
-        spec.settings["warmup_steps"],
+        spec.settings.warmup_steps,
         tuple(state.starts),
         tuple(state.end_times),
         tuple(state.warmups),
@@ -81,7 +88,7 @@ def _summarise(
 
 
 def record_implementation(
-    spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output
+    spec: AnyCell, framework: Framework, network: Any, optimizer: Any, output: Output
 ) -> None:
     """Record as tags which code ran; call it after the steps."""
     tags = {"optimizer.implementation": framework.optimizer_implementation(optimizer)}
@@ -95,7 +102,7 @@ def record_implementation(
 
 
 def as_timed(
-    spec: CellSpec,
+    spec: AnyCell,
     summary: dict[str, float],
     windows: PhaseValues,
     output: Output,
@@ -106,19 +113,17 @@ def as_timed(
 
     A tag has the reason if there are none because something waited for the device (held_up).
     """
-    if spec.settings["timing"] == "step":
+    if spec.settings.timing == "step":
         return summary
     if held_up:
         output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.DELAYED}))
     return timing.summarise_windows(summary, windows)
 
 
-def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
+def optimizer_config(settings: TrainingSettings) -> OptimizerConfig:
+    of_sgd = settings if isinstance(settings, SgdSettings) else SgdSettings()
     return OptimizerConfig(
-        settings["optimizer"],
-        settings["learning_rate"],
-        settings.get("momentum", 0.0),
-        settings.get("weight_decay", 0.0),
+        settings.optimizer, settings.learning_rate, of_sgd.momentum, of_sgd.weight_decay
     )
 
 
@@ -142,15 +147,15 @@ def check_parameters(
 
 def _train(
     task: Task,
-    spec: CellSpec,
+    spec: CellSpec[ModelSettings],
     framework: Framework,
     network: Any,
     optimizer: Any,
     peaks: DevicePeaks,
     output: Output,
 ) -> TrainingState:
-    epochs, warmup = spec.settings["epochs"], spec.settings["warmup_steps"]
-    checkpoint = Checkpoint(Path(spec.checkpoint), spec.settings)
+    epochs, warmup = spec.settings.epochs, spec.settings.warmup_steps
+    checkpoint = Checkpoint(Path(spec.checkpoint), cell_values(spec.settings))
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
@@ -195,7 +200,7 @@ def _train(
 
 def _train_epoch(
     task: Task,
-    spec: CellSpec,
+    spec: CellSpec[ModelSettings],
     loop: TrainingLoop,
     batches: timing.TimedIterator,
     epoch: int,
@@ -206,12 +211,12 @@ def _train_epoch(
     """Train one epoch, add its steps to the state, and return their mean loss."""
     last_live = time.monotonic()
     earlier_steps = state.steps
-    warming = max(0, state.starts[-1] + spec.settings["warmup_steps"] - len(state.seconds))
+    warming = max(0, state.starts[-1] + spec.settings.warmup_steps - len(state.seconds))
     pace = timing.pace(spec.settings, 0 if warm_up else warming, windows_first=epoch % 2 == 0)
 
     def report(step: int, loss: float, seconds: float) -> None:
         nonlocal last_live
-        output.progress(f"epoch {epoch + 1}/{spec.settings['epochs']}", step, task.steps_per_epoch)
+        output.progress(f"epoch {epoch + 1}/{spec.settings.epochs}", step, task.steps_per_epoch)
         if time.monotonic() - last_live >= LIVE_SECONDS:
             last_live = time.monotonic()
             rate = task.examples_a_step / seconds
@@ -219,7 +224,7 @@ def _train_epoch(
             rounded = {name: float(f"{value:.4g}") for name, value in live.items()}
             output.metrics(rounded, step=earlier_steps + step)
 
-    watch = loop.stopwatch(pace, report, least=warming, delay=spec.settings["inject_delay"])
+    watch = loop.stopwatch(pace, report, least=warming, delay=spec.settings.inject_delay)
     seconds = loop.run(batches, watch)
     if warm_up:
         state.warmups[-1] = warm_up.steps
@@ -256,15 +261,15 @@ def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
 
 
 def _infer(
-    task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output
+    task: Task, spec: CellSpec[ModelSettings], framework: Framework, network: Any, output: Output
 ) -> list[PhaseValues]:
     """Answer requests, each timed from inputs on the device until its answer is in host memory.
 
     The first batch size gives the plain keys.
     """
     phases: list[PhaseValues] = []
-    warmup = spec.settings["warmup_requests"]
-    count = warmup + spec.settings["inference_requests"]
+    warmup = spec.settings.warmup_requests
+    count = warmup + spec.settings.inference_requests
 
     def requests(size: int) -> Iterator[Callable[[], Any]]:
         for index in range(count):
@@ -274,12 +279,12 @@ def _infer(
             yield partial(task.answer, framework, network, request)
         output.progress(f"inference, batch {size}", count, count)
 
-    for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
+    for place, size in enumerate(spec.settings.inference_batch_sizes, start=2):
         prefix = f"inference/batch_{size}" if phases else "inference"
         with output.phase("inference", f"{prefix}/", place) as phase:
             phase.examples = size * count
             seconds, end_times = time_calls(
-                requests(size), output, lambda _: None, spec.settings["inject_delay"]
+                requests(size), output, lambda _: None, spec.settings.inject_delay
             )
             values = PhaseValues(
                 f"inference_batch_{size}",
@@ -294,7 +299,7 @@ def _infer(
 
 
 def memory_peaks(
-    spec: CellSpec, device: DevicePeaks, rss_bytes: float, output: Output
+    spec: AnyCell, device: DevicePeaks, rss_bytes: float, output: Output
 ) -> dict[str, float]:
     """Return the peaks as metrics, and record a tag if one of the device is missing."""
     if missing := device.missing():
@@ -303,7 +308,7 @@ def memory_peaks(
 
 
 def write_run_files(
-    spec: CellSpec,
+    spec: AnyCell,
     framework: Framework,
     phases: list[PhaseValues],
     summary: Mapping[str, float],
@@ -316,7 +321,7 @@ def write_run_files(
         "run": spec.run,
         "framework": spec.framework,
         "block": spec.block,
-        "settings": spec.settings,
+        "settings": cell_values(spec.settings),
         "metrics": dict(summary),
     }
     (spec.path / "record.json").write_text(json.dumps(record, indent=1))

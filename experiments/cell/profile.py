@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, SupportsFloat
 
 from experiments.cell.timing import Stopwatch, TimedIterator, pace
-from experiments.contract import CellSpec, Output
+from experiments.contract import AnyCell, Output
 from models.contract import Batch, Framework, Mark, ModelError, Profile, Span
 from tracking.records import Tags
 
@@ -53,7 +53,7 @@ class MarkedClock:
 
 
 def profile(
-    spec: CellSpec,
+    spec: AnyCell,
     framework: Framework,
     network: Any,
     optimizer: Any,
@@ -130,7 +130,7 @@ def _inside(spans: Iterable[Span], steps: Sequence[Span]) -> Iterable[Span]:
 
 
 def _record(
-    spec: CellSpec, result: Profile, watch: Stopwatch, batches: TimedIterator, output: Output
+    spec: AnyCell, result: Profile, watch: Stopwatch, batches: TimedIterator, output: Output
 ) -> None:
     """Record metrics by step, and `profile.json`, which also has the kinds of operators."""
     steps = len(watch.losses) - 1

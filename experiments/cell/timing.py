@@ -6,11 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat
+from typing import TYPE_CHECKING, NamedTuple, SupportsFloat
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from experiments.config.settings import ClockSettings
     from models.contract import Batch
 
 # Requests that a distribution-free 95 % interval of a percentile needs: max(q, 1 - q)^n <= 0.025.
@@ -67,7 +68,7 @@ class Pace:
 EVERY_STEP = Pace()
 
 
-def pace(settings: Mapping[str, Any], first: int, *, windows_first: bool = True) -> Pace:
+def pace(settings: ClockSettings, first: int, *, windows_first: bool = True) -> Pace:
     """Return the pace that the settings `timing` and `window_steps` ask for.
 
     Args:
@@ -76,7 +77,7 @@ def pace(settings: Mapping[str, Any], first: int, *, windows_first: bool = True)
         windows_first: Whether windows come first where they alternate with single steps. Steps
             after a validation are slower, so epochs alternate this.
     """
-    kind, steps = settings["timing"], settings["window_steps"]
+    kind, steps = settings.timing, settings.window_steps
     if kind == "step":
         return EVERY_STEP
     if kind == "free":

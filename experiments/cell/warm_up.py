@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from experiments.contract import CellSpec, Output
+from experiments.contract import AnyCell, Output
 from models.contract import Framework
 from models.devices import CPU
 from tracking import nvml, sensors
@@ -84,7 +84,7 @@ class WarmUp:
             return STEADY
         return LIMIT if self.seconds >= LIMIT_SECONDS else ""
 
-    def record(self, spec: CellSpec, phase: str, output: Output) -> None:
+    def record(self, spec: AnyCell, phase: str, output: Output) -> None:
         prefix = f"check/{phase}_warmup"
         output.metrics({f"{prefix}_steps": self.steps, f"{prefix}_seconds": self.seconds})
         output.record(Tags(spec.run, {f"warmup.{phase}": self.end_reason or NOT_OVER}))

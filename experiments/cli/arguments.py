@@ -9,31 +9,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.cli.entries import Entry
-from experiments.config import settings
+from experiments.config.settings import convert, refuse_unknown
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
 
-def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
+def options(words: Sequence[str], entry: Entry) -> dict[str, str]:
     """Parse `--name value` and `--name=value`; `--a-b` is `--a_b`, and a single flag is true.
 
     Args:
         words: The call after its name.
-        entry: The called entry, if known, with its flags and positional settings.
+        entry: The called entry, with its flags and positional settings.
 
     Raises:
         UsageError: for words that are not settings, and for settings that are given twice.
     """
     texts: dict[str, str] = {}
-    rest = list(words)
-    bare = list(entry.bare) if entry else []
-    while bare and rest and not rest[0].startswith("-"):
-        texts[bare.pop(0)] = rest.pop(0)
+    rest, bare = list(words), list(entry.bare)
     while rest:
         word = rest.pop(0)
-        if entry and entry.takes_several and not word.startswith("-"):
-            name = entry.bare[-1]
-            texts[name] = ",".join(filter(None, (texts.get(name, ""), word)))
+        if bare and not word.startswith("-"):
+            name, is_list = bare[0], isinstance(entry.fields[bare[0]].default, tuple)
+            texts[name] = f"{texts[name]},{word}" if name in texts else word
+            bare = bare if is_list else bare[1:]
             continue
         if not word.startswith("--") or word == "--":
             right = f"--{plain.short(word)}" if "=" in word else "--name value"
@@ -44,23 +42,18 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
         name, label = option[2:].replace("-", "_"), plain.short(option)
         if keyword.iskeyword(name):  # no field of a dataclass can have this name
             name += "_"
-        has_value = bool(equals or (rest and not rest[0].startswith("--")))
-        if entry and not has_value and name in entry.flags:
+        refuse_unknown(name, entry.fields, entry.settings, *entry.others)
+        field = entry.fields[name]
+        if not equals and field.type in ("bool", bool) and (not rest or rest[0].startswith("--")):
             value = "true"
-        elif entry and not has_value and name not in entry.fields:
-            settings.refuse_parameter(entry.settings, name)
-            right = settings.suggestion(name, entry.fields)
-            raise UsageError(
-                ErrorCode.UNKNOWN_NAME, f"there is no setting '{plain.short(name)}'{right}"
-            )
         elif not equals:
             if not rest:
                 raise UsageError(
                     ErrorCode.MISSING_VALUE, f"{label} has no value; write {label} value"
                 )
             value = rest.pop(0)
-        if entry and name in entry.repeatable and not value.startswith("["):  # else a list in JSON
-            earlier = settings.convert(name, texts.pop(name, "[]"), tuple[str, ...])
+        if field.metadata["repeatable"] and not value.startswith("["):  # else a list in JSON
+            earlier = convert(name, texts.pop(name, "[]"), tuple[str, ...])
             value = json.dumps([*earlier, value])
         if name in texts:
             raise UsageError(ErrorCode.DUPLICATE, f"{label} is given twice")

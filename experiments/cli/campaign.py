@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from experiments import studies
 from experiments.cli.codes import CONDITION_HOLDS, DONE, FAILED, NO_VERDICT
-from experiments.config import settings as settings_
 from experiments.config import variation
+from experiments.config.settings import parse
 from experiments.config.stopping import STOP
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
     from experiments.config.console import Display
 
     study = studies.load(name)
-    settings = variation.based(settings_.parse(study.settings, study.presets, options), options)
+    settings = variation.based(parse(study.settings, study.presets, options), options)
     if settings.levels and "frameworks" not in options:
         from experiments.config import virtual_environments
 

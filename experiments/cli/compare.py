@@ -16,9 +16,9 @@ from experiments import studies
 from experiments.cli.campaign import print_conditions, print_warnings, verdict_code
 from experiments.cli.commands.compare import Compare
 from experiments.cli.results import log_result
-from experiments.config import settings as settings_
 from experiments.config import shell
 from experiments.config.console import Display
+from experiments.config.settings import as_text
 from experiments.contract import Progress
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce
 from tracking import accounts, clock, plain, provenance
@@ -203,7 +203,7 @@ def _judge(
         margin=settings.margin,
         strata=settings.strata,
         allowed_to_differ=(
-            *studies.names_not_affecting_measurement(),
+            *studies.poolable_names(),
             *studies.names_differing_with(pairing.plain_name(settings.factor)),
         ),
         all_pairs=settings.all_pairs,
@@ -301,8 +301,8 @@ def _other_kinds(settings: Compare, choice: Choice) -> list[str]:
         f"Compared: the newest {_described(choice.kind)}. Campaigns with other settings "
         "are not pooled with it; each can be compared:"
     ]
-    defaults = settings_.as_text(Compare()).items()
-    options = dict(settings_.as_text(settings).items() - defaults)
+    defaults = as_text(Compare()).items()
+    options = dict(as_text(settings).items() - defaults)
     for kind in choice.others[:MAX_KINDS]:
         options["experiment"] = ",".join(kind.campaigns)
         words = [word for name in sorted(options) for word in (f"--{name}", options[name])]
@@ -342,7 +342,7 @@ def _log(
     tags |= source("compare", provenance.commit(), provenance.changes()) | accounts.tags(account)
     params = {
         name: text
-        for name, text in settings_.as_text(settings).items()
+        for name, text in as_text(settings).items()
         if text and name not in ("output", "format")
     }
     place = accounts.experiment_path(account, team, accounts.COMPARISONS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments import studies
 from experiments.cli import commands
-from experiments.config import settings as settings_
+from experiments.config.settings import for_users, parse, suggestion
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
@@ -35,20 +35,7 @@ class Entry:
     @property
     def fields(self) -> dict[str, dataclasses.Field[Any]]:
         kinds = (*self.others, self.settings)
-        return {field.name: field for kind in kinds for field in settings_.for_users(kind)}
-
-    @property
-    def repeatable(self) -> set[str]:
-        return {name for name, field in self.fields.items() if field.metadata.get("repeatable")}
-
-    @property
-    def takes_several(self) -> bool:
-        """True if further words are values of the last setting in `bare`, as files are."""
-        return bool(self.bare) and isinstance(self.fields[self.bare[-1]].default, tuple)
-
-    @property
-    def flags(self) -> set[str]:
-        return {name for name, field in self.fields.items() if field.type in ("bool", bool)}
+        return {field.name: field for kind in kinds for field in for_users(kind)}
 
 
 def available() -> list[str]:
@@ -62,7 +49,7 @@ def load(name: str) -> Entry:
         UsageError: for an unknown name, with those that exist.
     """
     if name not in available():
-        right = settings_.suggestion(name, available(), "evenhand --help")
+        right = suggestion(name, available(), "evenhand --help")
         raise UsageError(
             ErrorCode.UNKNOWN_NAME, f"no experiment or command '{plain.short(name)}'{right}"
         )
@@ -70,24 +57,27 @@ def load(name: str) -> Entry:
         study = studies.load(name)
         return Entry(name, study.title, study.settings, partial(_run_study, name), study.presets)
     command = commands.load(name)
-    run = partial(_run_command, command)
     with_others = studies.available() if command.of_experiment else ()
-    others = tuple(studies.load(study).settings for study in with_others)
-    return Entry(name, command.title, command.settings, run, bare=command.bare, others=others)
+    return Entry(
+        name,
+        command.title,
+        command.settings,
+        partial(_run_command, command),
+        bare=command.bare,
+        others=tuple(studies.load(study).settings for study in with_others),
+    )
 
 
 def _run_command(command: commands.Command, texts: Mapping[str, str]) -> int:
     names = {field.name for field in dataclasses.fields(command.settings)}
-    of_command, rest = dict(texts), dict[str, str]()
-    if command.of_experiment:
-        of_command = {name: text for name, text in texts.items() if name in names}
-        rest = {name: text for name, text in texts.items() if name not in names}
-    settings = settings_.parse(command.settings, {}, of_command)
+    settings = parse(command.settings, {}, {name: texts[name] for name in names & texts.keys()})
     from experiments.config.console import Display
 
     with Display() as display:
-        others = [rest] if command.of_experiment else []
-        return command.run(settings, *others, display)
+        if not command.of_experiment:
+            return command.run(settings, display)
+        others = {name: text for name, text in texts.items() if name not in names}
+        return command.run(settings, others, display)
 
 
 def _run_study(name: str, texts: Mapping[str, str]) -> int:

@@ -15,8 +15,8 @@ from experiments.cli.codes import DONE, FAILED
 from experiments.cli.commands.parity import Parity
 from experiments.cli.results import log_result
 from experiments.config import devices, interpreters
-from experiments.config import settings as settings_
-from experiments.config.console import Box, Display, Table, as_text, box
+from experiments.config.console import Box, Display, Table, box, plain_text
+from experiments.config.settings import as_text
 from experiments.run import parity_cache
 from models import frameworks
 from models.contract import ModelError
@@ -110,7 +110,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
         f"- {head}: {'; '.join(QUANTITIES[name].what for name in names)}"
         for head, names in HEADS.items()
     ]
-    return "\n".join([as_text(table(rows, box.MARKDOWN)), "What was compared:", "", *meanings, ""])
+    text = plain_text(table(rows, box.MARKDOWN))
+    return "\n".join([text, "What was compared:", "", *meanings, ""])
 
 
 def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -151,7 +152,7 @@ def _log(
         **provenance.environment_tags(frameworks.distributions()),
         **source("parity", provenance.commit(), provenance.changes()),
     }
-    params = {name: text for name, text in settings_.as_text(settings).items() if text}
+    params = {name: text for name, text in as_text(settings).items() if text}
     text = "\n".join(["### Found", *(f"- {line}" for line in summary), "", table_text])
     points = [
         # MLflow accepts no plus sign in a key

@@ -91,17 +91,14 @@ def parameters(
     Raises:
         UsageError: For an entry point that submits no jobs, and for names that are no settings.
     """
-    fields = entries.load(entry_point).fields
+    entry = entries.load(entry_point)
+    fields = entry.fields
     if "partition" not in fields:
         raise UsageError(
             ErrorCode.UNSUPPORTED, f"{entry_point} runs on this machine only; leave out -b {NAME}"
         )
     for name in config:
-        if name not in fields:
-            right = settings.suggestion(name, fields)
-            raise UsageError(
-                ErrorCode.UNKNOWN_NAME, f"there is no setting '{plain.short(name)}'{right}"
-            )
+        settings.refuse_unknown(name, fields, entry.settings)
     texts = {
         name: settings.to_text(tuple(value) if isinstance(value, list) else value)
         for name, value in config.items()

@@ -26,7 +26,7 @@ from rich.text import Text
 from experiments.config.durations import format_duration
 from tracking import plain
 
-__all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "as_text", "box"]
+__all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "box", "plain_text"]
 QUIET_SECONDS = 15.0
 PLAIN_WIDTH = 160
 
@@ -50,7 +50,7 @@ class PlainConsole(Console):
         raise
 
 
-def as_text(renderable: RenderableType) -> str:
+def plain_text(renderable: RenderableType) -> str:
     """Return what a console prints, for a file."""
     console = PlainConsole()
     console.width, console.file = PLAIN_WIDTH, io.StringIO()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from experiments.config import variation
 from experiments.config.settings import CampaignSettings
@@ -150,11 +148,6 @@ def timing(settings: CampaignSettings) -> str:
         resolve(device, settings) if device == AUTO else device for device in requested(settings)
     }
     return "step" if CPU in used else "both"
-
-
-def values_of_cell(settings: CampaignSettings) -> dict[str, Any]:
-    """Return a cell's settings by name, with the timing that `auto` stands for."""
-    return {**dataclasses.asdict(settings), "timing": timing(settings)}
 
 
 def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None:

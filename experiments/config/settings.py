@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import functools
 import json
 import math
 import os
@@ -16,10 +15,12 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from models import devices
+from models.frameworks import TRAINING_PRECISIONS
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
@@ -100,61 +101,27 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+# Setting of a campaign, not of its cells.
+campaign_setting = partial(setting, affects_measurement=False, searchable=False)
+
+
 def parameter(default: Any, *instead: str) -> Any:
-    """Return a field of `CellParameters`.
+    """Return a field that a study sets for each cell, and users cannot set.
 
     Args:
-        default: The value where a study sets none.
+        default: The value in a campaign's settings.
         instead: The settings of the study that users set.
     """
-    return dataclasses.field(default=default, metadata={"instead": instead, "searchable": False})
+    metadata = {**setting(default, "", searchable=False).metadata, "instead": instead}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
-class CellParameters:
-    """Parameters that a study sets for each cell; users cannot set them."""
+class DesignSettings:
+    """What is compared, and how often."""
 
-
-def names_not_affecting_measurement(settings: Any) -> frozenset[str]:
-    """Return the names of the settings in which cells may differ and still be pooled."""
-    return _names(settings, lambda metadata: not metadata.get("affects_measurement", True))
-
-
-def searchable(settings: Any) -> frozenset[str]:
-    """Return the names of the settings of a single cell that this kind of study offers."""
-    names = _names(settings, lambda metadata: metadata["searchable"])
-    return names - getattr(settings, "not_offered", frozenset())
-
-
-def not_logged_names(settings: Any) -> frozenset[str]:
-    """Return the names of the settings that are not sent to cells and not logged."""
-    return _names(settings, lambda metadata: metadata.get("not_logged", False))
-
-
-def of_group(settings: Any, group: str) -> frozenset[str]:
-    return _names(settings, lambda metadata: metadata.get("group") == group)
-
-
-def _names(settings: Any, accepts: Callable[[Mapping[str, Any]], bool]) -> frozenset[str]:
-    """Return the names of fields, of a dataclass or its instance, whose metadata are accepted."""
-    return frozenset(field.name for field in fields(settings) if accepts(field.metadata))
-
-
-@dataclass(frozen=True)
-class CampaignSettings:
-    """Settings that every experiment has."""
-
-    # Type of what the study sets for each cell.
-    parameters: ClassVar[type[CellParameters]] = CellParameters
-    # Settings that have no meaning in this study, and that users cannot set.
-    not_offered: ClassVar[frozenset[str]] = frozenset()
-
-    preset: str = setting(
-        "demo",
-        "a set of settings; others of the call override it",
-        group="design",
-        affects_measurement=False,
-        searchable=False,
+    preset: str = campaign_setting(
+        "demo", "a set of settings; others of the call override it", group="design"
     )
     settings: str = setting(
         "",
@@ -170,55 +137,43 @@ class CampaignSettings:
         group="design",
         affects_measurement=False,
     )
-    blocks: int = setting(
+    blocks: int = campaign_setting(
         6,
         "repetitions in fresh processes; a verdict needs 6",
         minimum=1,
         maximum=MAX_BLOCKS,
         group="design",
-        affects_measurement=False,
-        searchable=False,
     )
-    until: str = setting(
+    until: str = campaign_setting(
         "fixed",
         "fixed: exactly `blocks`; settled: more, until every primary outcome has a verdict",
         choices=("fixed", "settled"),
         group="design",
-        affects_measurement=False,
-        searchable=False,
     )
-    max_blocks: int = setting(
+    max_blocks: int = campaign_setting(
         DEFAULT_MAX_BLOCKS,
         "with until=settled, the most blocks; `blocks` is then the first look",
         minimum=1,
         maximum=MAX_BLOCKS,
         group="design",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    vary: str = setting(
+    vary: str = campaign_setting(
         "",
         "values of one setting in the same blocks, the baseline first: threads=1,2, env.NAME=a,b "
         "or, with commas in them, a,b|c,d",
         group="design",
-        affects_measurement=False,
-        searchable=False,
     )
-    levels: tuple[str, ...] = setting(
+    levels: tuple[str, ...] = campaign_setting(
         (),
         "versions of a package in the same blocks, an environment each, the baseline first: "
         "torch==2.14,torch==2.15",
         group="design",
-        affects_measurement=False,
-        searchable=False,
     )
-    budget: str = setting(
+    budget: str = campaign_setting(
         "none",
         "with until=settled, longest time of a launch, such as 90s, 30m or 2h; none: no limit",
         group="design",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
     seed: int = setting(
@@ -229,6 +184,40 @@ class CampaignSettings:
         group="design",
         searchable=False,
     )
+    repeat_odd_block: bool = campaign_setting(
+        True,
+        "with 6 or 7 fixed blocks, measure one that is unlike all others once more",
+        group="design",
+        advanced=True,
+    )
+    name: str = setting(
+        "",
+        "the campaign's name in MLflow and in comparisons; none: study, preset and what differs",
+        group="design",
+        not_logged=True,
+        advanced=True,
+    )
+    team: str = campaign_setting(
+        "", "whose runs these are (tag team)", group="design", advanced=True
+    )
+    dry_run: bool = setting(
+        False,
+        "print cells, expected time and detectable effects; measure nothing",
+        group="design",
+        not_logged=True,
+    )
+    resume: str = setting(
+        "",
+        "a run id, or last: run what is missing, or more blocks",
+        group="design",
+        not_logged=True,
+    )
+
+
+@dataclass(frozen=True)
+class MachineSettings:
+    """Use of the machine by a cell."""
+
     device: str = setting(
         "auto",
         "auto takes the GPU if there is one",
@@ -250,6 +239,63 @@ class CampaignSettings:
         maximum=1_024,
         group="machine",
     )
+    pin: str = setting(
+        "none",
+        "auto: cells run on fixed cores, one thread of each; of three or more the first stays free",
+        choices=("none", "auto"),
+        group="machine",
+        advanced=True,
+    )
+    others_limit_percent: float = campaign_setting(
+        OTHERS_LIMIT_PERCENT,
+        "allowed difference of cells and sides in the CPU share of other programs; 100: any",
+        minimum=0,
+        maximum=100,
+        group="machine",
+    )
+    cool_down_seconds: float = setting(
+        120.0,
+        "longest wait before a cell on the CPU for the temperature of the start; 0: none",
+        minimum=0,
+        maximum=86_400,
+        group="machine",
+        searchable=False,
+        advanced=True,
+    )
+    sensor_seconds: float = setting(
+        0.0,
+        "period of the sensors, 0.05 or more; 0: 0.1 s on a GPU, else 0.5 s",
+        minimum=0,
+        maximum=3_600,
+        group="machine",
+        searchable=False,
+        advanced=True,
+    )
+    pythons: tuple[str, ...] = campaign_setting(
+        (),
+        "interpreters of frameworks with separate environments: tensorflow=/PATH/bin/python,…",
+        group="machine",
+        advanced=True,
+    )
+    malloc: str = setting(
+        "system",
+        "freed memory: system: the C library decides; keep: it stays with the process",
+        choices=("system", "keep"),
+        group="machine",
+        advanced=True,
+    )
+    memory_limit: str = setting(
+        "none",
+        "what a cell may allocate on the host, such as 2GiB; none: no limit",
+        group="machine",
+        advanced=True,
+    )
+
+
+@dataclass(frozen=True)
+class ClockSettings:
+    """Readings of the clock, and turns of cells."""
+
     timing: str = setting(
         "auto",
         "step: synchronise after every step; free: once a window of window_steps; both: in turns; "
@@ -274,118 +320,53 @@ class CampaignSettings:
         group="clock",
         searchable=False,
     )
-    pin: str = setting(
-        "none",
-        "auto: cells run on fixed cores, one thread of each; of three or more the first stays free",
-        choices=("none", "auto"),
-        group="machine",
-        advanced=True,
-    )
-    executor: str = setting(
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Jobs of a Slurm cluster."""
+
+    executor: str = campaign_setting(
         "local",
         "where cells run: on this machine, or as jobs of a Slurm cluster (docs/cluster.md)",
         choices=("local", "slurm"),
         group="cluster",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    partition: str = setting(
+    partition: str = campaign_setting(
         "",
         "with executor=slurm, the partition that jobs are sent to; none: the cluster's default",
         group="cluster",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    nodes: int = setting(
+    nodes: int = campaign_setting(
         1,
         "with executor=slurm, jobs that share the blocks, a node each",
         minimum=1,
         maximum=10_000,
         group="cluster",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    gres: str = setting(
+    gres: str = campaign_setting(
         "",
         "with executor=slurm, what each node must have, in Slurm's words: gpu:1",
         group="cluster",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    time_limit: str = setting(
+    time_limit: str = campaign_setting(
         "1h",
         "with executor=slurm, longest time of a job, which is then requeued and continues",
         group="cluster",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    others_limit_percent: float = setting(
-        OTHERS_LIMIT_PERCENT,
-        "allowed difference of cells and sides in the CPU share of other programs; 100: any",
-        minimum=0,
-        maximum=100,
-        group="machine",
-        affects_measurement=False,
-        searchable=False,
-    )
-    repeat_odd_block: bool = setting(
-        True,
-        "with 6 or 7 fixed blocks, measure one that is unlike all others once more",
-        group="design",
-        affects_measurement=False,
-        searchable=False,
-        advanced=True,
-    )
-    cool_down_seconds: float = setting(
-        120.0,
-        "longest wait before a cell on the CPU for the temperature of the start; 0: none",
-        minimum=0,
-        maximum=86_400,
-        group="machine",
-        searchable=False,
-        advanced=True,
-    )
-    sensor_seconds: float = setting(
-        0.0,
-        "period of the sensors, 0.05 or more; 0: 0.1 s on a GPU, else 0.5 s",
-        minimum=0,
-        maximum=3_600,
-        group="machine",
-        searchable=False,
-        advanced=True,
-    )
-    pythons: tuple[str, ...] = setting(
-        (),
-        "interpreters of frameworks with separate environments: tensorflow=/PATH/bin/python,…",
-        group="machine",
-        affects_measurement=False,
-        searchable=False,
-        advanced=True,
-    )
-    malloc: str = setting(
-        "system",
-        "freed memory: system: the C library decides; keep: it stays with the process",
-        choices=("system", "keep"),
-        group="machine",
-        advanced=True,
-    )
-    memory_limit: str = setting(
-        "none",
-        "what a cell may allocate on the host, such as 2GiB; none: no limit",
-        group="machine",
-        advanced=True,
-    )
-    aa: bool = setting(
-        False,
-        "the baseline twice in every block: it must be equal (A/A)",
-        group="verdict",
-        affects_measurement=False,
-        searchable=False,
+
+
+@dataclass(frozen=True)
+class VerdictSettings:
+    """Controls, and what the verdicts are about."""
+
+    aa: bool = campaign_setting(
+        False, "the baseline twice in every block: it must be equal (A/A)", group="verdict"
     )
     inject_delay: float = setting(
         0.0,
@@ -396,67 +377,36 @@ class CampaignSettings:
         searchable=False,
         advanced=True,
     )
-    allow_unequal: bool = setting(
+    allow_unequal: bool = campaign_setting(
         False,
         "measure networks that the parity gate does not call equal, and mark the report",
         group="verdict",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    protocol: str = setting(
+    protocol: str = campaign_setting(
         "sound",
         "paper: the published procedure is shown beside the verdicts",
         choices=("sound", "paper"),
         group="verdict",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
-    margin: float = setting(
-        0.03,
-        "the smallest ratio that matters",
-        minimum=0.001,
-        maximum=0.5,
-        group="verdict",
-        affects_measurement=False,
-        searchable=False,
+    margin: float = campaign_setting(
+        0.03, "the smallest ratio that matters", minimum=0.001, maximum=0.5, group="verdict"
     )
-    primary: tuple[str, ...] = setting(
-        (),
-        "one to three outcomes, tested before all others; none: the study's",
-        group="verdict",
-        affects_measurement=False,
-        searchable=False,
+    primary: tuple[str, ...] = campaign_setting(
+        (), "one to three outcomes, tested before all others; none: the study's", group="verdict"
     )
-    fail_if: tuple[str, ...] = setting(
-        (),
-        FAIL_IF,
-        group="verdict",
-        affects_measurement=False,
-        searchable=False,
-    )
-    figures: bool = setting(
+    fail_if: tuple[str, ...] = campaign_setting((), FAIL_IF, group="verdict")
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """Files of a campaign."""
+
+    figures: bool = campaign_setting(
         True,
         "draw the report's figures; without them the report is ready sooner",
         group="records",
-        affects_measurement=False,
-        searchable=False,
-        advanced=True,
-    )
-    name: str = setting(
-        "",
-        "the campaign's name in MLflow and in comparisons; none: study, preset and what differs",
-        group="design",
-        not_logged=True,
-        advanced=True,
-    )
-    team: str = setting(
-        "",
-        "whose runs these are (tag team)",
-        group="design",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
     journal: str = setting(
@@ -475,18 +425,20 @@ class CampaignSettings:
         not_logged=True,
         advanced=True,
     )
-    dry_run: bool = setting(
-        False,
-        "print cells, expected time and detectable effects; measure nothing",
-        group="design",
-        not_logged=True,
-    )
-    resume: str = setting(
-        "",
-        "a run id, or last: run what is missing, or more blocks",
-        group="design",
-        not_logged=True,
-    )
+
+
+CLUSTER = frozenset(field.name for field in fields(ClusterSettings))
+
+
+# Help lists the groups from the last to the first.
+@dataclass(frozen=True)
+class CampaignSettings(
+    RecordSettings, VerdictSettings, ClusterSettings, ClockSettings, MachineSettings, DesignSettings
+):
+    """Settings that every experiment has."""
+
+    # Settings that have no meaning in this study, and that users cannot set.
+    not_offered: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def until_settled(self) -> bool:
@@ -517,16 +469,98 @@ class CampaignSettings:
 
 
 @dataclass(frozen=True)
-class ModelSettings(CampaignSettings):
-    """Settings of experiments whose trained networks are worth keeping."""
+class TrainingSettings(CampaignSettings):
+    """Settings of experiments that train networks."""
 
-    save_model: str = setting(
+    optimizer: str = setting(
+        "adam",
+        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
+        choices=("adam", "adam-stock"),
+        group="training",
+    )
+    learning_rate: float = setting(
+        0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
+    )
+    precision: str = setting(
+        "float32",
+        "tf32: rounded products, GPUs; bfloat16: mixed",
+        choices=TRAINING_PRECISIONS,
+        group="training",
+    )
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """Profile in addition to the measurement."""
+
+    profile: bool = setting(
+        False,
+        "a few more steps under each framework's profiler: where their time goes; "
+        "the trace is kept for TensorBoard",
+        group="records",
+        affects_measurement=False,
+        advanced=True,
+    )
+
+
+@dataclass(frozen=True)
+class SgdSettings:
+    """Options of SGD."""
+
+    momentum: float = setting(
+        0.0, "of sgd", minimum=0, maximum=0.9999, group="training", advanced=True
+    )
+    weight_decay: float = setting(
+        0.0, "of sgd: L2, in the gradient", minimum=0, maximum=1, group="training", advanced=True
+    )
+
+
+@dataclass(frozen=True)
+class ModelSettings(TrainingSettings):
+    """Settings of trainings by epochs, whose networks then answer requests and may be kept."""
+
+    batch_size: int = setting(64, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
+    epochs: int = setting(
+        10, "passes over the training images", minimum=1, maximum=MAX_EPOCHS, group="training"
+    )
+    steps_per_epoch: int = setting(
+        0,
+        "0: all training examples",
+        minimum=0,
+        maximum=MAX_STEPS,
+        group="training",
+        advanced=True,
+    )
+    warmup_steps: int = setting(
+        5,
+        "steps left out of the summaries (kept in values.parquet)",
+        minimum=1,
+        maximum=MAX_STEPS,
+        group="training",
+    )
+    inference_batch_sizes: tuple[int, ...] = setting(
+        (1, 64), "images a request", minimum=1, maximum=MAX_ROWS, group="inference"
+    )
+    inference_requests: int = setting(
+        100,
+        "timed requests a batch size; p95 needs 72, p99 368",
+        minimum=2,
+        maximum=MAX_STEPS,
+        group="inference",
+    )
+    warmup_requests: int = setting(
+        5,
+        "requests a batch size left out of the summaries (kept in values.parquet)",
+        minimum=1,
+        maximum=MAX_STEPS,
+        group="inference",
+        advanced=True,
+    )
+    save_model: str = campaign_setting(
         "first",
         "log the trained network as an MLflow model: of the first block, of all, none",
         choices=("first", "all", "none"),
         group="records",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
     register: str = setting(
@@ -544,61 +578,80 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
     Raises:
         UsageError: for the first mistake, in one line.
     """
-    names = {field.name for field in for_users(kind)}
+    names = [field.name for field in for_users(kind)]
     if "settings" in names and options.get("settings"):
         options = {**_read(Path(_check_text("settings", options["settings"]))), **options}
     for name in options:
-        refuse_parameter(kind, name)
-        if name not in names:
-            right = suggestion(name, [field.name for field in for_users(kind)])
-            raise UsageError(
-                ErrorCode.UNKNOWN_NAME, f"there is no setting '{plain.short(name)}'{right}"
-            )
-    types_ = typing.get_type_hints(kind)
-    values = {name: convert(name, text, types_[name]) for name, text in options.items()}
+        refuse_unknown(name, names, kind)
+    hints = typing.get_type_hints(kind)
+    values = {name: convert(name, text, hints[name]) for name, text in options.items()}
     settings = kind(**{**of_preset(presets, options), **values})
     check(settings)
     return settings
 
 
+def names_not_affecting_measurement(settings: Any) -> frozenset[str]:
+    """Return the names of the settings in which cells may differ and still be pooled."""
+    return _names(settings, lambda rules: not rules["affects_measurement"])
+
+
+def searchable(settings: Any) -> frozenset[str]:
+    """Return the names of the settings of a single cell that this kind of study offers."""
+    names = _names(settings, lambda rules: rules["searchable"])
+    return names - getattr(settings, "not_offered", frozenset())
+
+
+def not_logged_names(settings: Any) -> frozenset[str]:
+    """Return the names of the settings that are not sent to cells and not logged."""
+    return _names(settings, lambda rules: rules["not_logged"])
+
+
+def parameter_names(settings: Any) -> frozenset[str]:
+    """Return the names of the fields that a study sets for each cell."""
+    return _names(settings, lambda rules: "instead" in rules)
+
+
+def _names(settings: Any, accepts: Callable[[Mapping[str, Any]], bool]) -> frozenset[str]:
+    """Return the names of fields, of a dataclass or its instance, whose metadata are accepted."""
+    return frozenset(field.name for field in fields(settings) if accepts(field.metadata))
+
+
 def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
     """Return the settings that a caller can set: all but the parameters of cells."""
-    hidden = {*_parameters(kind), *getattr(kind, "not_offered", ())}
+    hidden = parameter_names(kind) | getattr(kind, "not_offered", frozenset())
     return [field for field in fields(kind) if field.name not in hidden]
 
 
 def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
     """Raise UsageError for a parameter of cells, with what to set instead."""
-    if name in _parameters(kind):
-        instead = " or ".join(_parameters(kind)[name].metadata["instead"])
+    if name in parameter_names(kind):
+        (field,) = (field for field in fields(kind) if field.name == name)
         raise UsageError(
             ErrorCode.UNKNOWN_NAME,
-            f"{where}{name} is set by the study, cell by cell; set {instead} instead",
+            f"{where}{name} is set by the study, cell by cell; "
+            f"set {' or '.join(field.metadata['instead'])} instead",
         )
 
 
-def _parameters(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    is_study = issubclass(kind, CampaignSettings)
-    return {field.name: field for field in fields(kind.parameters)} if is_study else {}
+def refuse_unknown(name: str, names: Collection[str], *kinds: type[Any]) -> None:
+    """Raise UsageError for a name that is none of a call's settings, which are of these types."""
+    if name not in names:
+        for kind in kinds:
+            refuse_parameter(kind, name)
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"there is no setting '{plain.short(name)}'{suggestion(name, names)}",
+        )
 
 
-def of_cell(settings: S, values: Mapping[str, Any]) -> S:
-    """Return the settings of a cell.
+def cell_values(settings: CampaignSettings) -> dict[str, Any]:
+    """Return the settings that are sent to a cell: none of places on this machine or a cluster.
 
-    Args:
-        settings: The user's, or those of a cell.
-        values: The cell's own values of settings, and its parameters.
+    A checkpoint records them, and a cell continues wherever it is.
     """
-    kind: Any = type(settings)
-    if not isinstance(settings, settings.parameters):
-        kind = _cell_type(kind)
-    cell: S = kind(**{**vars(settings), **values})
-    return cell
-
-
-@functools.cache
-def _cell_type(kind: type[Any]) -> type[Any]:
-    return dataclasses.make_dataclass(kind.__name__, (), bases=(kind.parameters, kind), frozen=True)
+    left_out = not_logged_names(settings) | CLUSTER
+    values = dataclasses.asdict(settings).items()
+    return {name: value for name, value in values if name not in left_out}
 
 
 def of_preset(
@@ -815,18 +868,18 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
             was not recorded.
     """
     recorded = {}
-    types_ = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind)
     for field in fields(kind):
         if field.name in values:
             value = values[field.name]
-            if not _has_type(value, types_[field.name]):
+            if not _has_type(value, hints[field.name]):
                 raise UsageError(
                     ErrorCode.UNREADABLE,
                     f"resume: the campaign recorded {field.name}={plain.short(json.dumps(value))}, "
                     "of another type; start a new one",
                 )
             recorded[field.name] = tuple(value) if isinstance(value, list) else value
-        elif field.metadata["affects_measurement"]:
+        elif field.metadata["affects_measurement"] and field.name not in parameter_names(kind):
             raise UsageError(
                 ErrorCode.CHANGED,
                 f"resume: the campaign did not record {field.name}; start a new one",

@@ -12,8 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import (
+    CampaignSettings,
+    check,
+    convert,
+    names_not_affecting_measurement,
+    refuse_parameter,
+    searchable,
+    suggestion,
+    to_text,
+)
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
@@ -175,13 +183,11 @@ def _joined(texts: list[str]) -> str:
 
 
 def _levels(name: str, texts: list[str], settings: CampaignSettings) -> list[Level]:
-    settings_.refuse_parameter(type(settings), name, "vary: ")
-    of_cells = sorted(
-        settings_.searchable(settings) - settings_.names_not_affecting_measurement(settings)
-    )
+    refuse_parameter(type(settings), name, "vary: ")
+    of_cells = sorted(searchable(settings) - names_not_affecting_measurement(settings))
     if name not in of_cells:
         several = getattr(settings, f"{name}s", None)
-        right = settings_.suggestion(name, of_cells)
+        right = suggestion(name, of_cells)
         if isinstance(several, tuple):
             right = f"; name several in {name}s=a,b"
         raise UsageError(
@@ -196,9 +202,9 @@ def _levels(name: str, texts: list[str], settings: CampaignSettings) -> list[Lev
                 ErrorCode.INVALID_VALUE,
                 f"vary={name}: {text} differs between machines; name the values",
             )
-        values.append(settings_.convert(name, text, hint))
-        settings_.check(dataclasses.replace(settings, **{name: values[-1]}))
-    logged = [settings_.to_text(value) for value in values]
+        values.append(convert(name, text, hint))
+        check(dataclasses.replace(settings, **{name: values[-1]}))
+    logged = [to_text(value) for value in values]
     rows = zip(_labels(name, logged), logged, values, strict=True)
     return [Level(label, text, {name: value}, {}) for label, text, value in rows]
 

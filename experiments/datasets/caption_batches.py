@@ -8,7 +8,7 @@ weight 0, so that few shapes occur and compiled steps are reused.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ from experiments.datasets.captions import CaptionData
 from experiments.datasets.layouts import Split
 from models.contract import Batch
 
-Formulation = Literal["prefix", "sequence"]
-FORMULATIONS: tuple[Formulation, ...] = ("prefix", "sequence")
+FORMULATIONS = ("prefix", "sequence")
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -37,7 +36,7 @@ def epoch(
     *,
     split: Split,
     batch_size: int,
-    formulation: Formulation,
+    formulation: str,
     order: NDArray[np.int64] | None = None,
     steps: int | None = None,
     drop_last: bool = True,

@@ -13,6 +13,8 @@ from experiments.contract import Study, Treatment
 from tracking.errors import ErrorCode, UsageError
 
 MAX_CELLS = 100_000
+# Settings of controls, which a study without any does not offer.
+UNCONTROLLED = frozenset({"aa", "inject_delay"})
 
 
 def list_treatments(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:

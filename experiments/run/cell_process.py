@@ -8,13 +8,13 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.cell.child import Child
 from experiments.config import devices, interpreters, memory
-from experiments.contract import NO_DEVICE, CellSpec, Progress
+from experiments.contract import NO_DEVICE, AnyCell, Progress
 from experiments.run.sensing import BackgroundLoad, Sensing
 from tracking import clock
 from tracking.cpus import cpus
@@ -60,7 +60,7 @@ class CellProcess:
 
     def __init__(
         self,
-        spec: CellSpec,
+        spec: AnyCell,
         write: Callable[[Record], None],
         show: Progress = lambda *_: None,
         watch: Watch | None = None,
@@ -80,7 +80,7 @@ class CellProcess:
         self._write, self._show, self._watch = write, show, watch
         self._sensing: Sensing | None = None
         self._while_open = ExitStack()
-        self._limit_bytes = memory.size(spec.settings.get("memory_limit", "none"))
+        self._limit_bytes = memory.size(spec.settings.memory_limit)
         self._most_bytes = self._kills_before = 0
 
     def __enter__(self) -> CellProcess:
@@ -105,13 +105,13 @@ class CellProcess:
         sent = replace(spec, environment=varied | {k: placed[k] for k in varied if k in placed})
         self._kills_before = memory.kernel_kills()
         # -P: not from the working folder, whose `models` may be the user's
-        python = interpreters.executable(spec.framework, spec.settings.get("pythons", ()))
+        python = interpreters.executable(spec.framework, spec.settings.pythons)
         self._child = Child(
             [python, "-P", "-m", "experiments.cell"],
             spec.path / "output.log",
             environment=devices.changed(inherited, placed) | {"PYTHONPATH": path},
         )
-        self._child.send(json.dumps(asdict(sent)))
+        self._child.send(json.dumps(sent.to_values()))
         if not spec.in_turns:
             self._child.close_input()
         if self.gpus:
@@ -230,9 +230,6 @@ class CellProcess:
         return RunClosed(self.spec.run, clock.now_ms(), outcome, exhausted or reason)
 
 
-def _local_workers(spec: CellSpec) -> int:
+def _local_workers(spec: AnyCell) -> int:
     """Return the workers, a GPU each, of a cell here; a check has those of the largest cell."""
-    if "worker_count" not in spec.settings:
-        return 1
-    count = int(spec.settings["worker_count"] or max(spec.settings["workers"]))
-    return math.ceil(count / max(1, len(spec.nodes)))
+    return math.ceil(spec.settings.workers_of_a_cell / max(1, len(spec.nodes)))

@@ -16,10 +16,26 @@ from typing import Any
 
 from experiments import studies, workloads
 from experiments.config import devices, interpreters, variation, virtual_environments
-from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import (
+    CLUSTER,
+    CampaignSettings,
+    as_text,
+    names_not_affecting_measurement,
+    not_logged_names,
+    parse,
+    to_text,
+)
 from experiments.config.stopping import STOP
-from experiments.contract import OUTLIVED, CellSpec, DatasetInfo, Job, Node, RunStore, Treatment
+from experiments.contract import (
+    OUTLIVED,
+    AnyCell,
+    CellSpec,
+    DatasetInfo,
+    Job,
+    Node,
+    RunStore,
+    Treatment,
+)
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
@@ -296,12 +312,9 @@ def dataset_used(run: str, info: DatasetInfo) -> DatasetUsed:
 
 def cell_spec(
     prepared: PreparedCampaign, task: CellTask, journal: Path, nodes: tuple[Node, ...] = ()
-) -> CellSpec:
+) -> AnyCell:
     treatment = task.treatment
     settings = treatment.merged(prepared.settings)
-    # a checkpoint goes on wherever that is
-    not_sent = settings_.not_logged_names(settings) | settings_.of_group(settings, "cluster")
-    values = devices.values_of_cell(settings).items()
     return CellSpec(
         run=task.run,
         workload=prepared.module.workload,
@@ -310,7 +323,7 @@ def cell_spec(
         device=devices.resolve(settings.device, settings),
         threads=_threads(settings),
         block=task.block,
-        settings={name: value for name, value in values if name not in not_sent},
+        settings=replace(settings, timing=devices.timing(settings)),
         inputs=dict(task.inputs),
         journal=str(journal.resolve()),
         folder=_folder_of(task.key, task.run),
@@ -324,12 +337,12 @@ def cell_spec(
 
 
 def _run_opened(
-    recorder: Recorder, prepared: PreparedCampaign, spec: CellSpec, task: CellTask
+    recorder: Recorder, prepared: PreparedCampaign, spec: AnyCell, task: CellTask
 ) -> RunOpened:
     treatment = task.treatment
     settings, data = treatment.merged(prepared.settings), prepared.data_for(treatment)
     logged = logged_settings(prepared.settings, treatment)
-    not_affecting = settings_.names_not_affecting_measurement(settings)
+    not_affecting = names_not_affecting_measurement(settings)
     model = treatment.settings.get("model") or next(iter(prepared.module.models(settings)), "")
     tags = {
         "campaign": f"run:{recorder.run}",
@@ -446,9 +459,9 @@ def distinguishing_settings(
 ) -> str:
     """Return the first settings that differ from the preset's, for the name of a run."""
     module = studies.load(study)
-    preset = settings_.parse(module.settings, module.presets, {"preset": settings.preset})
-    shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
-    before, now = settings_.as_text(preset), settings_.as_text(settings)
+    preset = parse(module.settings, module.presets, {"preset": settings.preset})
+    shared = as_text(CampaignSettings())  # the study's own settings come first
+    before, now = as_text(preset), as_text(settings)
     length = "steps_per_epoch"
     if now.get("training_seconds", "0") != "0" and int(now[length]) in choices(int(before[length])):
         left_out = {*left_out, length}  # chosen, not set
@@ -478,16 +491,16 @@ def _threads(settings: CampaignSettings) -> int:
 def not_logged(settings: CampaignSettings) -> frozenset[str]:
     """Return the settings that are no params of runs: places, and what a command does not have."""
     unused = settings.not_offered
-    if unused and not settings.on_cluster:
-        unused |= settings_.of_group(settings, "cluster")
-    return settings_.not_logged_names(settings) | unused
+    if not (settings.frameworks or settings.on_cluster):
+        unused |= CLUSTER
+    return not_logged_names(settings) | unused
 
 
 def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
     """Return the settings that the runs of a treatment's cells log, as text."""
     settings = treatment.merged(campaign)
-    not_logged = settings_.not_logged_names(settings)
-    texts = settings_.as_text(settings).items()
+    not_logged = not_logged_names(settings)
+    texts = as_text(settings).items()
     return {
         **{name: text for name, text in texts if name not in not_logged},
         **{
@@ -497,7 +510,7 @@ def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[st
         **({variation.VERSION: treatment.version} if treatment.version else {}),
         "device": devices.resolve(settings.device, settings),
         "threads": str(_threads(settings)),
-        "sensor_seconds": settings_.to_text(devices.sensor_seconds(settings)),
+        "sensor_seconds": to_text(devices.sensor_seconds(settings)),
         "timing": devices.timing(settings),
     }
 

@@ -20,13 +20,11 @@ from experiments.comparison.statistics.significance import ALPHA
 from experiments.comparison.verdicts import sample_size
 from experiments.comparison.verdicts.decision import NoEstimate
 from experiments.comparison.verdicts.findings import Finding
-from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings, names_not_affecting_measurement
 from experiments.planning.design import Cell
 from experiments.run import journal_runs, preparation
-from experiments.run import plan as plan_
 from experiments.run.cell_run import logged_settings, settings_hash
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
@@ -102,7 +100,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
             ErrorCode.CONFLICT, "dry_run forecasts a campaign that begins; leave resume out"
         )
     preparation.check_settings(study, settings)
-    plan = plan_.of_study(studies.load(study), settings)
+    plan = Plan.of_study(studies.load(study), settings)
     with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
         levels = [replace(level, cache=cache) for level in variation.each(settings)]
         datasets = [preparation.read_data(study, level, display) for level in levels]
@@ -136,7 +134,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
 def _last_cells(study: str, settings: CampaignSettings, plan: Plan) -> list[StoredRun]:
     """Return the cells that succeeded of the last campaign here with the same settings."""
     not_affecting, root = (
-        settings_.names_not_affecting_measurement(settings),
+        names_not_affecting_measurement(settings),
         Path(settings.journal).resolve(),
     )
     hashes = {

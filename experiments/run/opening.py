@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.config import settings as settings_
+from experiments.config.settings import parameter_names, to_text
 from experiments.config.stopping import STOP
 from experiments.planning import treatments
 from experiments.run import cell_run, journal_runs, mlflow_run
@@ -56,8 +56,8 @@ def open_journal(
     for place in {experiment, prepared.launches}:
         store.close_stale(place)
     redacted = Redaction(secrets(os.environ)).all(vars(settings))
-    texts = {name: settings_.to_text(value) for name, value in redacted.items()}
-    not_logged = cell_run.not_logged(settings)
+    texts = {name: to_text(value) for name, value in redacted.items()}
+    not_logged = cell_run.not_logged(settings) | parameter_names(settings)
     logged = {name: text for name, text in texts.items() if text and name not in not_logged}
     run = RunOpened(
         uuid.uuid4().hex,

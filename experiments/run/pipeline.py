@@ -18,9 +18,12 @@ from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import conditions
 from experiments.comparison.verdicts.conditions import Condition
-from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings, ModelSettings
+from experiments.config.settings import (
+    CampaignSettings,
+    ModelSettings,
+    names_not_affecting_measurement,
+)
 from experiments.config.stopping import Interrupted
 from experiments.planning.design import Cell
 from experiments.run import (
@@ -34,7 +37,6 @@ from experiments.run import (
     resume,
     rules,
 )
-from experiments.run import plan as plan_
 from experiments.run.backends import Backend
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
@@ -126,7 +128,7 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
     settings = prepared.settings
     if settings.name:
         return cell_run.PARTS.join(filter(None, [settings.name, title]))
-    left_out = settings_.names_not_affecting_measurement(settings) - NAMING
+    left_out = names_not_affecting_measurement(settings) - NAMING
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
     title_of = prepared.module.title_of
     head = (prepared.study, title_of(settings)) if title_of else (prepared.study, settings.preset)
@@ -143,7 +145,7 @@ def reopen(
     try:
         description = journal.read_campaign(folder)
         began_with = resume.settings_of(description, folder, options, display.step)
-        plan = plan_.from_values(description["plan"]) if "plan" in description else None
+        plan = Plan.from_values(description["plan"]) if "plan" in description else None
         backends.cancel(folder, description["run_id"])  # they may use what is made anew
         # before the preparation, whose idle check they would disturb
         warnings = resume.end_leftovers(study, folder)

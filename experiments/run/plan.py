@@ -34,6 +34,40 @@ class Plan:
     along: str = ""
     rates_only: str = ""
 
+    @classmethod
+    def of_study(cls, study: Study, settings: CampaignSettings) -> Plan:
+        """Return the study's design.
+
+        The baseline is the study's, or the first treatment; where there are groups, its framework.
+        """
+        compared = treatments.list_treatments(study, settings)
+        if varied := variation.parse(settings):
+            compared = tuple(_with_interpreters(treatment, settings) for treatment in compared)
+            return _of_levels(study, settings, varied, compared)
+        first = compared[0].framework if compared[0].group else compared[0].name
+        return cls(
+            title=study.title_of(settings) if study.title_of else study.title,
+            factor=study.factor,
+            baseline=study.baseline(settings) if study.baseline else first,
+            treatments=compared,
+            strata=study.strata(settings),
+            allowed_to_differ=study.allowed_to_differ,
+            along=study.grows_with,
+        )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Plan:
+        """Return a plan from JSON values, as the journal stores it."""
+        compared = []
+        for fields in values["treatments"]:
+            settings = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in fields["settings"].items()
+            }
+            compared.append(Treatment(**{**fields, "settings": settings}))
+        lists = {name: tuple(values[name]) for name in ("strata", "allowed_to_differ")}
+        return cls(**{**values, **lists, "treatments": tuple(compared)})
+
     @property
     def nothing_to_compare(self) -> str:
         """Warning that a single treatment gets no verdict; empty if there are several."""
@@ -45,26 +79,15 @@ class Plan:
             f"name two {self.factor}s, or add aa=true"
         )
 
-
-def of_study(study: Study, settings: CampaignSettings) -> Plan:
-    """Return the study's design.
-
-    The baseline is the study's, or the first treatment, or its framework where there are groups.
-    """
-    compared = treatments.list_treatments(study, settings)
-    if varied := variation.parse(settings):
-        compared = tuple(_with_interpreters(treatment, settings) for treatment in compared)
-        return _of_levels(study, settings, varied, compared)
-    first = compared[0].framework if compared[0].group else compared[0].name
-    return Plan(
-        title=study.title_of(settings) if study.title_of else study.title,
-        factor=study.factor,
-        baseline=study.baseline(settings) if study.baseline else first,
-        treatments=compared,
-        strata=study.strata(settings),
-        allowed_to_differ=study.allowed_to_differ,
-        along=study.grows_with,
-    )
+    def on_device(self, device: str) -> Plan:
+        """Return the plan with this device where a treatment has `auto`."""
+        placed = [
+            replace(treatment, settings={**treatment.settings, "device": device})
+            if treatment.settings.get("device") == "auto"
+            else treatment
+            for treatment in self.treatments
+        ]
+        return replace(self, treatments=tuple(placed))
 
 
 def _with_interpreters(treatment: Treatment, settings: CampaignSettings) -> Treatment:
@@ -110,25 +133,3 @@ def _rates_only(study: Study, varied: Variation, settings: CampaignSettings) -> 
     steps = values.epochs * values.steps_per_epoch
     examples = [steps * level.settings["batch_size"] for level in varied.levels]
     return length.rates_only(examples, study.scaling.examples.replace("_", " "))
-
-
-def on_device(plan: Plan, device: str) -> Plan:
-    placed = [
-        replace(treatment, settings={**treatment.settings, "device": device})
-        if treatment.settings.get("device") == "auto"
-        else treatment
-        for treatment in plan.treatments
-    ]
-    return replace(plan, treatments=tuple(placed))
-
-
-def from_values(values: Mapping[str, Any]) -> Plan:
-    compared = []
-    for fields in values["treatments"]:
-        settings = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in fields["settings"].items()
-        }
-        compared.append(Treatment(**{**fields, "settings": settings}))
-    lists = {name: tuple(values[name]) for name in ("strata", "allowed_to_differ")}
-    return Plan(**{**values, **lists, "treatments": tuple(compared)})

@@ -15,13 +15,13 @@ from experiments import studies, workloads
 from experiments.config import devices, interpreters, variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DEVICE, CellSpec, Node, Study, Treatment
+from experiments.contract import DEVICE, AnyCell, Node, Study, Treatment
 from experiments.planning import treatments
 from experiments.planning.length import LENGTH
 from experiments.run import parity_cache
-from experiments.run import plan as plan_
 from experiments.run.cell_process import CellProcess
 from experiments.run.cell_run import CellTask, cell_spec
+from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
 from models import parity
 from models.contract import OptimizerConfig
@@ -122,10 +122,10 @@ def choose_length(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
     """Return the campaign with `device` wherever it was chosen automatically."""
     settings, plan = replace(prepared.settings, device=device), prepared.plan
-    if plan == plan_.of_study(prepared.module, prepared.settings):
-        plan = plan_.of_study(prepared.module, settings)
+    if plan == Plan.of_study(prepared.module, prepared.settings):
+        plan = Plan.of_study(prepared.module, settings)
     else:
-        plan = plan_.on_device(plan, device)
+        plan = plan.on_device(device)
     return replace(prepared, settings=settings, plan=plan)
 
 
@@ -195,7 +195,7 @@ def _check_frameworks(prepared: PreparedCampaign) -> list[CheckResult]:
                 raise
 
 
-def _check(spec: CellSpec, stop: threading.Event) -> CheckResult:
+def _check(spec: AnyCell, stop: threading.Event) -> CheckResult:
     findings: dict[str, str] = {}
 
     def write(record: Record) -> None:

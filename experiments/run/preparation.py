@@ -11,13 +11,17 @@ from pathlib import Path
 from experiments import studies, workloads
 from experiments.comparison.verdicts import conditions
 from experiments.config import devices, interpreters, memory, variation, virtual_environments
-from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings, ModelSettings
+from experiments.config.settings import (
+    MAX_SMOKE_BLOCKS,
+    SMOKE,
+    CampaignSettings,
+    ModelSettings,
+    require_writable,
+)
 from experiments.contract import Prepared, Progress
 from experiments.planning import treatments
 from experiments.run import backends, machine_state, preflight, scheduler
-from experiments.run import plan as plan_
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
 from experiments.workloads.command import environments
@@ -55,7 +59,7 @@ def prepare(
     if settings.levels:
         make_environments(settings, display.step)
         settings = virtual_environments.with_baseline(settings)
-    plan = plan or plan_.of_study(studies.load(study), settings)
+    plan = plan or Plan.of_study(studies.load(study), settings)
     prepared = PreparedCampaign(study, settings, plan)
     steps: list[Callable[[PreparedCampaign, Display], PreparedCampaign]] = [
         _read_data,
@@ -135,7 +139,7 @@ def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Pr
     """Return the data of these settings, made in folders that can be written. Raises UsageError."""
     check_settings(study, settings)
     for folder in (settings.journal, settings.cache):
-        settings_.require_writable(Path(folder), "journal=DIR, cache=DIR")
+        require_writable(Path(folder), "journal=DIR, cache=DIR")
     return read_data(study, settings, display)
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from experiments import studies
 from experiments.comparison.judgement import ComparisonSpec
-from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings, names_not_affecting_measurement
 from experiments.contract import DatasetInfo, Prepared, Study, Treatment
 from experiments.planning.length import is_rate
 from experiments.run.machine_state import MachineState
@@ -74,7 +73,7 @@ class PreparedCampaign:
             strata=plan.strata,
             allowed_to_differ=(
                 *plan.allowed_to_differ,
-                *settings_.names_not_affecting_measurement(settings),
+                *names_not_affecting_measurement(settings),
             ),
             protocol=settings.protocol,
             and_others=module.reported is not None,

@@ -9,8 +9,15 @@ from typing import Any
 
 from experiments import studies, workloads
 from experiments.comparison.report.card import Advice
-from experiments.config import settings as settings_
-from experiments.config.settings import MAX_BLOCKS, CampaignSettings
+from experiments.config.settings import (
+    CLUSTER,
+    MAX_BLOCKS,
+    CampaignSettings,
+    from_values,
+    not_logged_names,
+    parse,
+    to_text,
+)
 from experiments.contract import Progress
 from experiments.run import journal_runs, preparation
 from experiments.run.campaign import Campaign
@@ -128,28 +135,28 @@ def same_settings(
         UsageError: For other changes, and for a setting that is newer than the record.
     """
     module = studies.load(study)
-    settings = settings_.from_values(module.settings, recorded)
-    requested = settings_.parse(module.settings, module.presets, overrides)
-    may_change = settings_.not_logged_names(settings) - {"name"} | open_ended(settings)
+    settings = from_values(module.settings, recorded)
+    requested = parse(module.settings, module.presets, overrides)
+    may_change = not_logged_names(settings) - {"name"} | open_ended(settings)
     for name in set(overrides) - may_change:
         before = getattr(settings, name)
         right = "set max_blocks" if name == "blocks" else "start anew"
         if before != getattr(requested, name):
             raise UsageError(
                 ErrorCode.CHANGED,
-                f"resume: {name} was {settings_.to_text(before)} at the beginning "
+                f"resume: {name} was {to_text(before)} at the beginning "
                 f"and cannot become {overrides[name]}; {right}",
             )
     changed = set(overrides) & {"cache", "journal", "register", *open_ended(settings)}
     if overrides.get("executor") == "local":  # options of the cluster go with it
-        changed |= settings_.of_group(settings, "cluster")
+        changed |= CLUSTER
     return replace(settings, **{name: getattr(requested, name) for name in changed})
 
 
 def open_ended(settings: CampaignSettings) -> set[str]:
     """Return the settings that a resumption may change: how long it goes on, and where."""
     length = {"max_blocks", "budget"} if settings.until_settled else {"blocks"}
-    return length | settings_.of_group(settings, "cluster")
+    return length | CLUSTER
 
 
 def require_extendable(

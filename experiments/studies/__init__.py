@@ -6,7 +6,11 @@ import importlib
 import pkgutil
 
 from experiments.config import devices
-from experiments.config import settings as settings_
+from experiments.config.settings import (
+    CampaignSettings,
+    names_not_affecting_measurement,
+    suggestion,
+)
 from experiments.contract import Study
 from experiments.metrics import FREELY, Outcome, check_primary, outcome
 from tracking import plain
@@ -25,19 +29,17 @@ def load(name: str) -> Study:
         UsageError: If there is no such study, with the closest name.
     """
     if name not in available():
-        right = settings_.suggestion(name, available())
+        right = suggestion(name, available())
         raise UsageError(ErrorCode.UNKNOWN_NAME, f"no experiment '{plain.short(name)}'{right}")
     study: Study = importlib.import_module(f"{__name__}.{name}").STUDY
     return study
 
 
-def names_not_affecting_measurement() -> tuple[str, ...]:
+def poolable_names() -> tuple[str, ...]:
     """Return the settings in which cells of some study may differ and still be pooled."""
     types = [load(name).settings for name in available()]
     return tuple(
-        sorted(
-            {name for type_ in types for name in settings_.names_not_affecting_measurement(type_)}
-        )
+        sorted({name for type_ in types for name in names_not_affecting_measurement(type_)})
     )
 
 
@@ -51,7 +53,7 @@ def names_differing_with(factor: str) -> tuple[str, ...]:
     )
 
 
-def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ...]:
+def primary(study: Study, settings: CampaignSettings) -> tuple[str, ...]:
     """Return the outcomes that the settings name, or the study's own.
 
     Raises:
@@ -61,7 +63,7 @@ def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ..
     return check_primary(settings.primary or study.primary_of(settings) or study.primary, metrics)
 
 
-def outcomes(study: Study, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:
+def outcomes(study: Study, settings: CampaignSettings) -> tuple[Outcome, ...]:
     """Return the judged outcomes in the order of the report.
 
     If steps run freely, their throughput is one of them in every study.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from experiments.config.settings import (
     MAX_EPOCHS,
-    MAX_RATE,
     MAX_ROWS,
     MAX_SIDE,
     MAX_STEPS,
@@ -19,7 +18,6 @@ from experiments.config.settings import (
 )
 from experiments.contract import Scaling, Study
 from experiments.metrics import outcome
-from models.frameworks import TRAINING_PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,6 @@ class Settings(ModelSettings):
     epochs: int = setting(
         11, "passes over the training captions", minimum=1, maximum=MAX_EPOCHS, group="training"
     )
-    steps_per_epoch: int = setting(
-        0, "0: all training captions", minimum=0, maximum=MAX_STEPS, group="training", advanced=True
-    )
     training_seconds: float = setting(
         0.0,
         "epochs of a new campaign have fewer steps, for all frameworks alike, if the slowest would "
@@ -94,23 +89,8 @@ class Settings(ModelSettings):
         maximum=MAX_STEPS,
         group="training",
     )
-    optimizer: str = setting(
-        "adam",
-        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
-        choices=("adam", "adam-stock"),
-        group="training",
-    )
-    learning_rate: float = setting(
-        0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
-    )
     dropout: float = setting(
         0.5, "rate of both dropout layers", minimum=0, maximum=0.95, group="training"
-    )
-    precision: str = setting(
-        "float32",
-        "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=TRAINING_PRECISIONS,
-        group="training",
     )
     vocabulary: int = setting(
         8_485,
@@ -159,14 +139,6 @@ class Settings(ModelSettings):
         400,
         "timed requests a batch size; p95 needs 72, p99 368",
         minimum=2,
-        maximum=MAX_STEPS,
-        group="inference",
-        advanced=True,
-    )
-    warmup_requests: int = setting(
-        5,
-        "requests a batch size left out of the summaries (kept in values.parquet)",
-        minimum=1,
         maximum=MAX_STEPS,
         group="inference",
         advanced=True,

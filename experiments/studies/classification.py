@@ -10,21 +10,19 @@ from dataclasses import dataclass, replace
 
 from experiments.config.settings import (
     MAX_EPOCHS,
-    MAX_RATE,
-    MAX_ROWS,
     MAX_SIDE,
-    MAX_STEPS,
     ModelSettings,
+    ProfileSettings,
+    SgdSettings,
     setting,
 )
 from experiments.contract import Scaling, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import compared, controls
-from models.frameworks import TRAINING_PRECISIONS
 
 
 @dataclass(frozen=True)
-class Settings(ModelSettings):
+class Settings(ProfileSettings, SgdSettings, ModelSettings):
     """Settings of the classification study."""
 
     model: str = setting("resnet18", "a model that takes images, by folder name", group="training")
@@ -41,34 +39,11 @@ class Settings(ModelSettings):
         maximum=MAX_SIDE,
         group="data",
     )
-    batch_size: int = setting(64, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
-    epochs: int = setting(
-        10, "passes over the training images", minimum=1, maximum=MAX_EPOCHS, group="training"
-    )
-    steps_per_epoch: int = setting(
-        0, "0: all training images", minimum=0, maximum=MAX_STEPS, group="training", advanced=True
-    )
-    warmup_steps: int = setting(
-        5,
-        "steps left out of the summaries (kept in values.parquet)",
-        minimum=1,
-        maximum=MAX_STEPS,
-        group="training",
-    )
     optimizer: str = setting(
         "adam",
         "adam, sgd: PyTorch's semantics; adam-stock: each framework's own",
         choices=("adam", "sgd", "adam-stock"),
         group="training",
-    )
-    learning_rate: float = setting(
-        0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
-    )
-    momentum: float = setting(
-        0.0, "of sgd", minimum=0, maximum=0.9999, group="training", advanced=True
-    )
-    weight_decay: float = setting(
-        0.0, "of sgd: L2, in the gradient", minimum=0, maximum=1, group="training", advanced=True
     )
     drop_epochs: tuple[int, ...] = setting(
         (),
@@ -100,43 +75,12 @@ class Settings(ModelSettings):
         group="data",
         advanced=True,
     )
-    precision: str = setting(
-        "float32",
-        "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=TRAINING_PRECISIONS,
-        group="training",
-    )
     thresholds: tuple[float, ...] = setting(
         (0.8, 0.9, 0.95),
         "accuracies whose time is reported",
         minimum=0.01,
         maximum=1,
         group="evaluation",
-        advanced=True,
-    )
-    inference_batch_sizes: tuple[int, ...] = setting(
-        (1, 64), "images a request", minimum=1, maximum=MAX_ROWS, group="inference"
-    )
-    inference_requests: int = setting(
-        100,
-        "timed requests a batch size; p95 needs 72, p99 368",
-        minimum=2,
-        maximum=MAX_STEPS,
-        group="inference",
-    )
-    warmup_requests: int = setting(
-        5,
-        "requests a batch size left out of the summaries (kept in values.parquet)",
-        minimum=1,
-        maximum=MAX_STEPS,
-        group="inference",
-        advanced=True,
-    )
-    profile: bool = setting(
-        False,
-        "a few more steps under each framework's profiler, its trace kept for TensorBoard",
-        group="records",
-        affects_measurement=False,
         advanced=True,
     )
 
@@ -147,12 +91,12 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     base = (*frameworks, *controls(settings, frameworks[0]))
     if len(settings.input) == 1:
         (kind,) = settings.input
-        return tuple(replace(cell, settings={**cell.settings, "input": kind}) for cell in base)
+        return tuple(replace(cell, settings={**cell.settings, "input": (kind,)}) for cell in base)
     return tuple(
         replace(
             cell,
             name=f"{cell.name} · {kind}",
-            settings={**cell.settings, "input": kind},
+            settings={**cell.settings, "input": (kind,)},
             group=kind,
         )
         for kind in settings.input

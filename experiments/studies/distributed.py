@@ -18,14 +18,13 @@ from experiments.config.settings import (
     MAX_ROWS,
     MAX_SIDE,
     MAX_STEPS,
-    CampaignSettings,
-    CellParameters,
+    TrainingSettings,
     parameter,
     setting,
 )
 from experiments.contract import Comparison, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import check_count, require_single_steps
+from experiments.planning.treatments import UNCONTROLLED, check_count, require_single_steps
 from models import devices
 from tracking import provenance
 from tracking.errors import ErrorCode, UsageError
@@ -34,18 +33,15 @@ HAVE = ("pytorch", "tensorflow")
 
 
 @dataclass(frozen=True)
-class GroupParameters(CellParameters):
-    """Parameters of a cell: a network on a group of workers."""
+class Settings(TrainingSettings):
+    """Settings of the data-parallel study, and the group of workers of a cell."""
+
+    not_offered = UNCONTROLLED
 
     model: str = parameter("", "models")
     group: str = parameter("", "workers", "compression")
     worker_count: int = parameter(0, "workers")
     hook: str = parameter("", "compression")
-
-
-@dataclass(frozen=True)
-class Settings(CampaignSettings):
-    """Settings of the data-parallel study."""
 
     models: tuple[str, ...] = setting(
         ("lenet",),
@@ -132,11 +128,10 @@ class Settings(CampaignSettings):
         group="machine",
     )
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
-    parameters = GroupParameters
 
     @property
     def workers_of_a_cell(self) -> int:
-        return max(self.workers)
+        return self.worker_count or max(self.workers)
 
     @property
     def nodes_of_a_job(self) -> int:

@@ -10,33 +10,27 @@ from dataclasses import dataclass
 from itertools import product
 
 from experiments.config.settings import (
-    MAX_RATE,
     MAX_ROWS,
     MAX_SIDE,
     MAX_STEPS,
-    CampaignSettings,
-    CellParameters,
+    TrainingSettings,
     parameter,
     setting,
 )
 from experiments.contract import Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import check_count
-from models.frameworks import TRAINING_PRECISIONS
+from experiments.planning.treatments import UNCONTROLLED, check_count
 
 
 @dataclass(frozen=True)
-class PointParameters(CellParameters):
-    """Parameters of a cell: a point of the grid."""
+class Settings(TrainingSettings):
+    """Settings of the grid, and the point of a cell."""
+
+    not_offered = UNCONTROLLED
 
     model: str = parameter("", "models")
     batch_size: int = parameter(0, "batch_sizes")
     image_size: int = parameter(0, "image_sizes")
-
-
-@dataclass(frozen=True)
-class Settings(CampaignSettings):
-    """Settings of the grid."""
 
     models: tuple[str, ...] = setting(
         ("resnet18", "mobilenet_v2"),
@@ -82,12 +76,6 @@ class Settings(CampaignSettings):
         group="grid",
         advanced=True,
     )
-    precision: str = setting(
-        "float32",
-        "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=TRAINING_PRECISIONS,
-        group="training",
-    )
     image_sizes: tuple[int, ...] = setting(
         (64,),
         "sides of the square images, pixels",
@@ -96,16 +84,6 @@ class Settings(CampaignSettings):
         group="grid",
         affects_measurement=False,
     )
-    optimizer: str = setting(
-        "adam",
-        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
-        choices=("adam", "adam-stock"),
-        group="training",
-    )
-    learning_rate: float = setting(
-        0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
-    )
-    parameters = PointParameters
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:

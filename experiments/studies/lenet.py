@@ -23,6 +23,8 @@ GOAL = (
 class Settings(classification.Settings):
     """Settings of the LeNet study."""
 
+    not_offered = frozenset({"register"})  # its network is too small to be of use
+
     model: str = setting("lenet", "a model that takes images, by folder name", group="training")
     image_size: int = setting(
         28,

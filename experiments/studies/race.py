@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from experiments.config.settings import CampaignSettings, CellParameters, parameter, setting
+from experiments.config.settings import CampaignSettings, campaign_setting, parameter, setting
 from experiments.contract import Study, Treatment
 from experiments.metrics import Outcome, outcome
 from experiments.planning.treatments import controls
@@ -18,18 +18,9 @@ else:  # it imports pydantic, which help does not need
 
 
 @dataclass(frozen=True)
-class RaceParameters(CellParameters):
-    """Parameters of a cell: its command and that command's variables, without secrets."""
-
-    command: str = parameter("", "level", "file")
-    variables: str = parameter("", "file")
-
-
-@dataclass(frozen=True)
 class Settings(CampaignSettings):
-    """Settings of a race."""
+    """Settings of a race; the command and its variables, without secrets, are those of a cell."""
 
-    parameters = RaceParameters
     not_offered = frozenset(
         {
             "frameworks",
@@ -45,28 +36,20 @@ class Settings(CampaignSettings):
         }
     )
 
-    level: tuple[str, ...] = setting(
+    level: tuple[str, ...] = campaign_setting(
         (),
         "NAME='COMMAND', once for each command; the first is the baseline",
         group="race",
-        affects_measurement=False,
-        searchable=False,
         repeatable=True,
     )
-    file: str = setting(
+    file: str = campaign_setting(
         "",
         "race.toml: commands with their conditions, and outcomes that they report",
         path=True,
         group="race",
-        affects_measurement=False,
-        searchable=False,
     )
-    timeout: str = setting(
-        "none",
-        "longest time of a command, such as 90s, 30m or 2h; none: no limit",
-        group="race",
-        affects_measurement=False,
-        searchable=False,
+    timeout: str = campaign_setting(
+        "none", "longest time of a command, such as 90s, 30m or 2h; none: no limit", group="race"
     )
     cold: bool = setting(
         False,
@@ -74,6 +57,8 @@ class Settings(CampaignSettings):
         group="race",
         searchable=False,
     )
+    command: str = parameter("", "level", "file")
+    variables: str = parameter("", "file")
     frameworks: tuple[str, ...] = setting((), "none: commands are compared", group="race")
     timing: str = setting("step", "commands have no steps", choices=("step",), group="race")
 

@@ -13,16 +13,16 @@ from experiments.config.settings import (
     MAX_RATE,
     MAX_ROWS,
     MAX_STEPS,
-    CampaignSettings,
-    CellParameters,
+    ProfileSettings,
+    TrainingSettings,
     parameter,
     setting,
 )
 from experiments.contract import Comparison, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
-from experiments.planning.treatments import check_count
+from experiments.planning.treatments import UNCONTROLLED, check_count
 from models import devices
-from models.frameworks import GRAPH_OPTIMIZERS, TRAINING_PRECISIONS
+from models.frameworks import GRAPH_OPTIMIZERS
 from models.lstms import FLOAT32_ALONE, IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -40,15 +40,12 @@ BATCH_SIZES = {
 
 
 @dataclass(frozen=True)
-class SpeedParameters(CellParameters):
-    """Parameters of a cell."""
+class Settings(ProfileSettings, TrainingSettings):
+    """Settings of the training-speed study."""
+
+    not_offered = UNCONTROLLED
 
     model: str = parameter("", "models")
-
-
-@dataclass(frozen=True)
-class Settings(CampaignSettings):
-    """Settings of the training-speed study."""
 
     models: tuple[str, ...] = setting(
         tuple(BATCH_SIZES),
@@ -105,30 +102,9 @@ class Settings(CampaignSettings):
         group="training",
         advanced=True,
     )
-    optimizer: str = setting(
-        "adam",
-        "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
-        choices=("adam", "adam-stock"),
-        group="training",
-    )
     learning_rate: float = setting(
         0.0001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
     )
-    precision: str = setting(
-        "float32",
-        "tf32: rounded products, GPUs; bfloat16: mixed",
-        choices=TRAINING_PRECISIONS,
-        group="training",
-    )
-    profile: bool = setting(
-        False,
-        "a few more steps under each framework's profiler: where their time goes; "
-        "the trace is kept for TensorBoard",
-        group="records",
-        affects_measurement=False,
-        advanced=True,
-    )
-    parameters = SpeedParameters
 
     def rows(self, model: str) -> int:
         """Return the examples of a step of a model."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.config.settings import ModelSettings
 from experiments.contract import CellSpec, Output
 from models import frameworks
 from models.contract import Array, Framework
@@ -16,7 +17,7 @@ from tracking.records import ModelSaved
 
 
 def save(
-    cell: CellSpec,
+    cell: CellSpec[ModelSettings],
     framework: Framework,
     network: Any,
     inputs: tuple[Array, ...],
@@ -38,7 +39,7 @@ def save(
         description: Content of `model.json`: what users need to know of inputs and outputs.
         text: Description for users.
     """
-    mode = cell.settings["save_model"]
+    mode = cell.settings.save_model
     if mode != "all" and (mode != "first" or cell.block != 1):
         return
     folder = cell.path / "model"
@@ -60,8 +61,8 @@ def save(
         output.record(ModelSaved(cell.run, model_name(cell, title), path, native, text))
 
 
-def model_name(cell: CellSpec, title: str) -> str:
+def model_name(cell: CellSpec[ModelSettings], title: str) -> str:
     """Return a model's name in MLflow, in which the plus of a variant is not allowed."""
     day = time.strftime("%Y-%m-%d")
-    parts = (cell.study, cell.settings["preset"], title, cell.framework.replace("+", "-"), day)
+    parts = (cell.study, cell.settings.preset, title, cell.framework.replace("+", "-"), day)
     return "-".join(dict.fromkeys(parts))

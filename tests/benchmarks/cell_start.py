@@ -69,12 +69,12 @@ def main(framework_name: str, cache: Path) -> None:
 
 def _spec(framework_name: str, cache: Path) -> Any:
     """Return a cell of the demo on synthetic captions of the demo's sizes."""
-    from experiments.config import settings as settings_
+    from experiments.config.settings import parse
     from experiments.datasets.synthetic import synthetic
     from experiments.studies.captioning import STUDY
 
     data = synthetic(vocabulary=39, length=10, captions=800, images=160, seed=0, cache=cache)
-    settings = vars(settings_.parse(STUDY.settings, STUDY.presets, {"preset": "demo"}))
+    settings = parse(STUDY.settings, STUDY.presets, {"preset": "demo"})
     entries = data.vocabulary
     inputs = {
         "index": str(data.folder),

@@ -233,5 +233,5 @@ def test_two_gpus_train_as_one(framework: str, tmp_path: Path) -> None:
     values = {"batch_size": 12, "timing": "step"}
     spec = cells.cell_spec(tmp_path, "distributed", framework, DEVICE, 1, values)
     spec.path.mkdir(parents=True)
-    spec = replace(spec, settings={**spec.settings, "worker_count": 2, "group": "2"})
+    spec = replace(spec, settings=replace(spec.settings, worker_count=2, group="2"))
     proven(run_proof(spec, "lenet", "2", 2, "none"))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import models
+from experiments.config.settings import ModelSettings
 from experiments.contract import TimedPhase
 from models.contract import Batch, OptimizerConfig
 from tests.toy_framework.adapter import Adapter
@@ -81,15 +82,13 @@ def batches(count: int) -> Iterator[Batch]:
 
 
 def cell(folder: Path, **settings: Any) -> Any:
-    values = {
-        "epochs": 3,
-        "warmup_steps": 3,
-        "inject_delay": 0.0,
-        "timing": "free",
-        "window_steps": 4,
-        **settings,
-    }
+    few = {"epochs": 3, "warmup_steps": 3, "timing": "free", "window_steps": 4}
+    values = ModelSettings(**{**few, **settings})
     checkpoint = str(folder / "checkpoint")
     return SimpleNamespace(
-        checkpoint=checkpoint, settings=values, run="1", path=folder, framework="toy"
+        checkpoint=checkpoint,
+        settings=values,
+        run="1",
+        path=folder,
+        framework="toy",
     )

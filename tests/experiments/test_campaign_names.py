@@ -17,7 +17,9 @@ from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison.runs import names
 from experiments.config import settings as settings_
-from experiments.run import pipeline, plan
+from experiments.run import pipeline
+from experiments.run.plan import Plan
+from experiments.run.preparation import PreparedCampaign
 from experiments.run.prepared import PreparedCampaign
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
@@ -66,7 +68,7 @@ def test_equal_names_are_told_apart_by_time_then_by_run_id(
 def test_name_says_what_differs_from_the_preset(options: dict[str, str], name: str) -> None:
     study = studies.load("lenet")
     settings = settings_.parse(study.settings, study.presets, options)
-    prepared = PreparedCampaign("lenet", settings, plan.of_study(study, settings))
+    prepared = PreparedCampaign("lenet", settings, Plan.of_study(study, settings))
     assert pipeline._name(prepared, "") == name
 
 

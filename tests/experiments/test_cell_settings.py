@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -219,12 +219,12 @@ def test_settings_of_a_cell_are_all_checked() -> None:
     assert settings_.searchable(captioning.Settings) == set(checked)
 
 
-def other(value: Any) -> Any:
+def other(value: Any, name: str) -> Any:
     """Return another value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, tuple):
-        return (*value, *value) or ("other",)
+        return (*value, *value) or ((1,) if name == "drop_epochs" else ("other",))
     return value + ("other" if isinstance(value, str) else 1)
 
 
@@ -236,12 +236,12 @@ def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
         settings = settings_.parse(module.settings, module.presets, {})
         prepared = PreparedCampaign(study, settings, cast(Plan, None), cast(Prepared, None))
         for name in sorted(settings_.searchable(module.settings) - shared):
-            for value in (getattr(settings, name), other(getattr(settings, name))):
+            for value in (getattr(settings, name), other(getattr(settings, name), name)):
                 treatment = Treatment("cell", "toy", settings={name: value})
                 task = CellTask(treatment, "cell", "cell", {}, {}, 1)
-                message = json.loads(json.dumps(asdict(cell_spec(prepared, task, Path()))))
-                received = CellSpec.from_values(message).settings[name]
-                assert received == json.loads(json.dumps(value)), (study, name)
+                message = json.loads(json.dumps(cell_spec(prepared, task, Path()).to_values()))
+                received = CellSpec.from_values(message, module.settings).settings
+                assert getattr(received, name) == value, (study, name)
                 count += 1
     assert count > 80
 

@@ -20,7 +20,8 @@ from experiments.metrics import FREELY
 from experiments.planning.treatments import require_single_steps
 from experiments.run import cell_run, preflight, preparation
 from experiments.run.machine_state import MachineState
-from experiments.run.plan import of_study
+from experiments.run.plan import Plan
+from experiments.run.preparation import PreparedCampaign
 from experiments.run.prepared import PreparedCampaign
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
@@ -81,7 +82,7 @@ def test_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
     for device, kind in (("cpu", "step"), ("cuda", "both")):
         assert devices.timing(on(device)) == kind
         assert cell_run.logged_settings(on(device), cell)["timing"] == kind
-        assert devices.values_of_cell(on(device))["timing"] == kind
+        assert devices.timing(on(device)) == kind
         for timing in ("step", "free"):
             assert devices.timing(on(device, timing=timing)) == timing
     assert devices.timing(on("auto", gres="gpu:1")) == "both"
@@ -130,7 +131,7 @@ def test_auto_queries_the_frameworks_if_nvml_does_not_answer(
     assert devices.to_open("auto", settings) == "cpu"
     driver.touch()
     assert devices.to_open("auto", settings) == "auto"
-    plan = of_study(studies.load("captioning"), settings)
+    plan = Plan.of_study(studies.load("captioning"), settings)
     checked = preflight.check_devices(PreparedCampaign("captioning", settings, plan), Display())
     assert checked.settings.device == device
     assert len(checked.data.warnings) == warnings
@@ -241,9 +242,9 @@ import resource, sys, threading
 sys.path.insert(0, sys.argv[2])
 from types import SimpleNamespace
 from experiments.cell.__main__ import opened
+from experiments.config.settings import TrainingSettings
 
-settings = {{"malloc": sys.argv[1], "precision": "float32", "seed": 0}}
-settings["conv_algorithm"] = "profiled"
+settings = TrainingSettings(malloc=sys.argv[1])
 opened(SimpleNamespace(
     framework="toy", device="cpu", threads=1, block=1, settings=settings, environment={{}}
 ))

@@ -49,13 +49,14 @@ def command(place: Place, **options: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "experiments", "distributed", *flags)
 
 
-def cell(folder: Path, framework: str, **options: object) -> CellSpec:
+def cell(folder: Path, framework: str, **options: object) -> CellSpec[distributed.Settings]:
     """Return a cell with two workers of LeNet on 12 images."""
     parameters = {"worker_count": 2, "hook": "none", "group": "2", **options}
     values = {"batch_size": 12, "timing": "step"}
     spec = cell_spec(folder, "distributed", framework, "cpu", 1, values)
     spec.path.mkdir(parents=True)
-    return dataclasses.replace(spec, settings={**spec.settings, **parameters})
+    settings = distributed.Settings(**{**vars(spec.settings), **parameters})
+    return CellSpec(**{**vars(spec), "settings": settings})
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,8 @@ def test_rendezvous_replaces_the_address_of_the_first_node(tmp_path: Path) -> No
     nodes = Node("n1", "10.0.0.1"), Node("n2", "10.0.0.2", ("srun",))
     spec = dataclasses.replace(cell(tmp_path, "pytorch"), nodes=nodes)
     for setting, first in (("", "10.0.0.1"), ("10.9.0.1", "10.9.0.1")):
-        spec.settings["rendezvous"] = setting
+        settings = dataclasses.replace(spec.settings, rendezvous=setting)
+        spec = dataclasses.replace(spec, settings=settings)
         with group.reserved(spec, 4) as (addresses, _):
             hosts = [address.partition(":")[0] for address in addresses]
         assert hosts == [first, first, "10.0.0.2", "10.0.0.2"]

@@ -14,7 +14,8 @@ from experiments.cell import measure, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
-from experiments.studies import captioning
+from experiments.config.settings import cell_values
+from experiments.studies import captioning, grid
 from experiments.workloads import steps
 from experiments.workloads.grid import measure as grid_measure
 from models.contract import Batch, OptimizerConfig
@@ -145,7 +146,7 @@ def test_resumed_training_keeps_windows_and_warms_up(tmp_path: Path) -> None:
     toy = open_toy()
     with pytest.raises(KeyboardInterrupt):
         train_task(Task(2), tmp_path, toy, RecordedOutput())
-    saved = Checkpoint(tmp_path / "checkpoint", cell(tmp_path).settings).load(*toy)
+    saved = Checkpoint(tmp_path / "checkpoint", cell_values(cell(tmp_path).settings)).load(*toy)
     assert [window.steps for window in saved.windows] == [4, 1, 4, 4]
     state = train_task(Task(), tmp_path, toy, RecordedOutput())
     assert len(state.seconds) == 6
@@ -187,8 +188,9 @@ class DivergingFramework(Adapter):
 @pytest.mark.parametrize("kind", ["step", "free", "both"])
 def test_infinite_loss_is_detected_in_a_window(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     framework, network, _ = open_toy(DivergingFramework)
-    settings = {"batch_size": 4, "timing": kind, "window_steps": 4}
-    settings |= {"seconds": 1e-9, "least_steps": 12}
+    settings = grid.Settings(
+        batch_size=4, timing=kind, window_steps=4, seconds=1e-9, least_steps=12
+    )
     monkeypatch.setattr(grid_measure, "optimizer_config", lambda _: OptimizerConfig("adam", 0.1))
     batch, spec = framework.place(next(batches(1))), SimpleNamespace(settings=settings)
     peaks = DevicePeaks(framework)

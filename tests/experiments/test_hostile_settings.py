@@ -148,7 +148,7 @@ def test_too_many_cells_are_refused() -> None:
 def test_long_and_hostile_words_are_quoted_in_part() -> None:
     for words in (["x" * 100_000], ["--" + "y\x1b" * 100_000], ["--a=1", "--a=2"], ["\x1b[2J"]):
         with pytest.raises(UsageError) as error:
-            options(words)
+            options(words, entries.load("captioning"))
         assert str(error.value).isprintable()
         assert len(str(error.value)) < 500
 

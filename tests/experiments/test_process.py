@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from experiments.config.settings import CampaignSettings
 from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
 from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
@@ -35,7 +36,7 @@ def test_reports_during_stop_are_received(tmp_path: Path, monkeypatch: pytest.Mo
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     paths = (str(tmp_path), "cell", str(tmp_path / "checkpoint"))
-    spec = CellSpec("run", "none", "none", "toy", "cpu", 1, 0, {}, {}, *paths)
+    spec = CellSpec("run", "none", "none", "toy", "cpu", 1, 0, CampaignSettings(), {}, *paths)
     received = list[int]()
     with CellProcess(spec, lambda _: None, lambda _, done, __: received.append(done)) as cell:
         cell.start()
@@ -56,11 +57,14 @@ START = """
 import json, pathlib, sys
 from experiments.run.cell_process import CellProcess
 from experiments.contract import CellSpec
+from experiments.studies.distributed import Settings
 folder, device, settings, environment = json.loads(ARGUMENTS)
 sys.executable = folder + "/program"
 paths = (folder, "cell", folder + "/checkpoint")
+settings = Settings(**{"workers": [1], **settings})
 spec = CellSpec(
-    "run", "none", "none", "toy", device, 1, 0, settings, {}, *paths, environment=environment
+    *("run", "none", "none", "toy", device, 1, 0, settings, {}, *paths),
+    environment=environment,
 )
 received = []
 cell = CellProcess(spec, lambda _: None, lambda _, done, __: received.append(done))
@@ -160,10 +164,12 @@ SENSED_CELL = """
 import json
 from experiments.run.cell_process import CellProcess
 from experiments.contract import CellSpec
+from experiments.studies.captioning import Settings
 from tracking.records import Metrics, Tags
 folder, device = json.loads(ARGUMENTS)
 paths = (folder, "cell", folder + "/checkpoint")
-spec = CellSpec("run", "none", "none", "toy", device, 1, 0, {"malloc": "system"}, {}, *paths)
+cell = ("run", "none", "none", "toy", device, 1, 0, Settings(), {}, *paths)
+spec = CellSpec(*cell, study="captioning")
 written = []
 CellProcess(spec, written.append).run(0.05)
 tags = [record.values for record in written if isinstance(record, Tags)]

@@ -42,7 +42,7 @@ COSTS = {"toy": {"step": 0.04, "apply": 0.04}, "toy+twin": {"step": 0.02, "apply
     [
         ("captioning", {"register": "a/b"}, ErrorCode.INVALID_VALUE),
         ("captioning", {"register": "a", "save_model": "none"}, ErrorCode.CONFLICT),
-        ("lenet", {"register": "a", "input": "memory,stream"}, ErrorCode.CONFLICT),
+        ("classification", {"register": "a", "input": "memory,stream"}, ErrorCode.CONFLICT),
         ("grid", {"register": "a"}, ErrorCode.UNKNOWN_NAME),
     ],
 )

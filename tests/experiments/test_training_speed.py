@@ -18,7 +18,7 @@ from experiments.comparison.runs.query import table
 from experiments.config import devices, variation
 from experiments.config.settings import parse
 from experiments.run import preflight
-from experiments.run.plan import of_study
+from experiments.run.plan import Plan
 from experiments.studies import training_speed
 from experiments.workloads.training_speed import inputs, prepare
 from models.caption_decoder import spec as decoder
@@ -139,7 +139,7 @@ def test_preset_varies_what_the_study_varied(
 ) -> None:
     monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"])
     settings = settings_of(preset=preset)
-    plan = of_study(training_speed.STUDY, variation.based(settings, {}))
+    plan = Plan.of_study(training_speed.STUDY, variation.based(settings, {}))
     cells = {
         (cell.framework, cell.settings["model"], cell.settings[plan.factor])
         for cell in plan.treatments
@@ -152,7 +152,7 @@ def test_preset_varies_what_the_study_varied(
 
 def test_gate_compares_every_implementation() -> None:
     settings = settings_of(preset="lstm", models="deepspeech2")
-    compared = of_study(training_speed.STUDY, settings).treatments
+    compared = Plan.of_study(training_speed.STUDY, settings).treatments
     sides = preflight._sides(training_speed.STUDY, settings, compared, "deepspeech2")
     cells, block = (("lstm", "cells"),), (("lstm", "block"),)
     assert len(sides) == 2 * 4

@@ -14,7 +14,7 @@ from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.planning.design import Cell
-from experiments.run import plan as plan_
+from experiments.run.plan import Plan
 from tests.conftest import Place
 from tests.experiments.test_cell_settings import report_of
 from tracking.errors import UsageError
@@ -44,8 +44,8 @@ def settings(study: str = "captioning", **options: str) -> Any:
     return settings_.parse(module.settings, module.presets, options)
 
 
-def plan(study: str, **options: str) -> plan_.Plan:
-    return plan_.of_study(studies.load(study), settings(study, **options))
+def plan(study: str, **options: str) -> Plan:
+    return Plan.of_study(studies.load(study), settings(study, **options))
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_budget_begins_after_the_warm_up() -> None:
 @pytest.mark.parametrize(("on_gpu", "parts"), [(False, [5, 20]), (True, [5, 4, 20])])
 def test_timed_steps_come_after_the_warm_up(on_gpu: bool, parts: list[int]) -> None:
     warm_up = warm_up_of() if on_gpu else None
-    settings = {"steps": 20, "warmup_steps": 5, "lengths": "fixed"}
+    settings: Any = SimpleNamespace(steps=20, warmup_steps=5, lengths="fixed")
     counts = []
     for part in _parts([object()] * 3, settings, warm_up):  # type: ignore[list-item]
         counts.append(0)

@@ -15,9 +15,13 @@ import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs import expected_differences
-from experiments.comparison.runs import names as names_
+from experiments.comparison.runs.names import campaign_names
 from experiments.comparison.runs.query import FIRST, TAG_COLUMNS
-from experiments.config import settings as settings_
+from experiments.config.settings import (
+    CampaignSettings,
+    names_not_affecting_measurement,
+    suggestion,
+)
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 from tracking.records import RepeatCause
@@ -148,7 +152,7 @@ def column_of(table: pd.DataFrame, name: str) -> str:
             if not column.startswith("tags.mlflow.") and table[column].notna().any()
         }
     )
-    right = settings_.suggestion(name, have, "MLflow")
+    right = suggestion(name, have, "MLflow")
     raise UsageError(
         ErrorCode.UNKNOWN_NAME, f"no run has a param or tag '{plain.short(name)}'{right}"
     )
@@ -275,7 +279,7 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
     several = held.groupby(level=0).sum() > 1
     split = frame["stratum"].map(several)
     ids = _shortened(campaigns).where(campaigns != "", "none")
-    names = "campaign=" + names_.campaign_names(frame, ids)
+    names = "campaign=" + campaign_names(frame, ids)
     before = frame["stratum"].where(frame["stratum"] == "", frame["stratum"] + ", ")
     return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
@@ -324,7 +328,7 @@ def _derived_columns(
 def _named_values(frame: pd.DataFrame, column: str) -> pd.Series:
     """Return a column as texts; campaigns by their names."""
     texts = as_text(frame[column])
-    return names_.campaign_names(frame, texts) if column == "campaign" else texts
+    return campaign_names(frame, texts) if column == "campaign" else texts
 
 
 def _shortened(names: pd.Series) -> pd.Series:
@@ -492,7 +496,7 @@ def _not_affecting(frame: pd.DataFrame) -> frozenset[str]:
             values = runs.itertuples(index=False)
             if len(runs) and all(value in text.split(",") for text, value in values):
                 lists.add(column.removeprefix("params."))
-    return settings_.names_not_affecting_measurement(settings_.CampaignSettings) | {
+    return names_not_affecting_measurement(CampaignSettings) | {
         "framework",
         *lists,
     }

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from experiments.config import durations
-from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CLUSTER, CampaignSettings
 from experiments.contract import Job
 from experiments.planning.design import Cell
 from tracking.errors import ErrorCode, UsageError
@@ -96,7 +95,7 @@ def check(settings: CampaignSettings) -> None:
     """Raise UsageError for settings that contradict each other, or that no job can have."""
     if not settings.on_cluster:
         defaults = CampaignSettings()
-        for name in sorted(settings_.of_group(settings, "cluster") - {"executor"}):
+        for name in sorted(CLUSTER - {"executor"}):
             if (value := getattr(settings, name)) != getattr(defaults, name):
                 raise UsageError(
                     ErrorCode.CONFLICT,

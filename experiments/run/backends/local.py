@@ -12,7 +12,7 @@ from time import monotonic
 import numpy as np
 
 from experiments.config import devices
-from experiments.contract import CellSpec, Job
+from experiments.contract import AnyCell, Job
 from experiments.planning.design import Cell
 from experiments.run import cell_run
 from experiments.run.backends import BlockResult
@@ -104,7 +104,7 @@ class Interleaved(Sequential):
         recorder.settle()
         return results
 
-    def _keep_turns(self, spec: CellSpec, turns: Sequence[Turn]) -> None:
+    def _keep_turns(self, spec: AnyCell, turns: Sequence[Turn]) -> None:
         rows = [[field.name for field in fields(Turn)], *map(astuple, turns)]
         try:
             (spec.path / FILE).write_text(plain.as_csv(rows), encoding="utf-8")

@@ -17,17 +17,18 @@ from experiments.contract import CellSpec, Output
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.files import hold_lock
+from experiments.studies.captioning import Settings
 from experiments.workloads.captioning import features
 from models.contract import Framework
 
 BATCH_SIZE = 32
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     """Extract the features, from where an earlier extraction stopped."""
     data = CaptionData.open(Path(spec.inputs["index"]))
     folder = Path(spec.inputs["features"])
-    network = features.encoder(framework, spec.inputs["weights"], spec.settings["seed"])
+    network = features.encoder(framework, spec.inputs["weights"], spec.settings.seed)
     with hold_lock(folder / ".lock"):  # another campaign may extract the same pictures
         peaks = DevicePeaks(framework)
         values = _extract(spec, framework, network, data, folder, peaks, output)
@@ -53,7 +54,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 
 
 def _extract(
-    spec: CellSpec,
+    spec: CellSpec[Settings],
     framework: Framework,
     network: Any,
     data: CaptionData,

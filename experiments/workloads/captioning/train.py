@@ -14,6 +14,7 @@ from experiments.cell.measure import mean_loss, measure
 from experiments.contract import CellSpec, Output
 from experiments.datasets import caption_batches
 from experiments.datasets.captions import CaptionData
+from experiments.studies.captioning import Settings
 from experiments.workloads import logged_model
 from experiments.workloads.captioning import features, samples
 from models.caption_decoder.decoding import decode
@@ -23,7 +24,7 @@ from models.contract import Array, Batch, Framework, Weights
 DECODE_IMAGES = 64
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     measure(Captioning(spec), spec, framework, output)
 
 
@@ -35,7 +36,7 @@ class Captioning:
 
     model = "caption_decoder"
 
-    def __init__(self, spec: CellSpec, *, drawn: bool = False) -> None:
+    def __init__(self, spec: CellSpec[Settings], *, drawn: bool = False) -> None:
         self._cell, self._settings = spec, spec.settings
         self._data = data = CaptionData.open(Path(spec.inputs["index"]))
         path = Path(spec.inputs["features"])
@@ -43,18 +44,18 @@ class Captioning:
         constant = np.broadcast_to(np.float32(0.5), (len(data.images), features.SIZE))
         self._features = constant if drawn else np.load(path, mmap_mode="r")
         self.spec = CaptionDecoderSpec(
-            data.vocabulary.size, data.length, dropout=self._settings["dropout"]
+            data.vocabulary.size, data.length, dropout=self._settings.dropout
         )
         self.parameters = shapes(self.spec).parameters
-        self.examples_a_step = self._settings["batch_size"]
+        self.examples_a_step = self._settings.batch_size
         self._training = data.captions_of("train", self._broken)
-        self.steps_per_epoch = self._settings["steps_per_epoch"] or caption_batches.steps_per_epoch(
+        self.steps_per_epoch = self._settings.steps_per_epoch or caption_batches.steps_per_epoch(
             len(self._training), self.examples_a_step
         )
         self._answers: dict[str, list[str]] = {}
 
     def _rng(self, purpose: int) -> np.random.Generator:
-        return np.random.default_rng([self._settings["seed"], self._cell.block, purpose])
+        return np.random.default_rng([self._settings.seed, self._cell.block, purpose])
 
     def initial_weights(self) -> Weights:
         return initial_weights(self.spec, self._rng(0))
@@ -64,7 +65,7 @@ class Captioning:
         return self._batches("train", order, self.steps_per_epoch)
 
     def validation(self) -> Iterator[Batch]:
-        limit = self._settings["validation_captions"]
+        limit = self._settings.validation_captions
         steps = max(1, limit // self.examples_a_step) if limit else None
         order = self._data.captions_of("validation", self._broken)
         return self._batches("validation", order, steps, drop_last=False)
@@ -82,7 +83,7 @@ class Captioning:
             self._features,
             split=split,
             batch_size=self.examples_a_step,
-            formulation=self._settings["formulation"],
+            formulation=self._settings.formulation,
             order=order,
             steps=steps,
             drop_last=drop_last,
@@ -99,7 +100,7 @@ class Captioning:
         return (np.ascontiguousarray(self._features[rows]),)
 
     def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Array:
-        return self._decode(framework, network, request[0], 1, self._settings["inference_words"])
+        return self._decode(framework, network, request[0], 1, self._settings.inference_words)
 
     def derived(
         self,
@@ -116,14 +117,14 @@ class Captioning:
         """Return BLEU-1…4 (0–100) on held-out pictures, by greedy decoding and by beam search."""
         from sacrebleu.metrics import BLEU
 
-        images = self._captioned_images()[: self._settings["bleu_images"] or None]
+        images = self._captioned_images()[: self._settings.bleu_images or None]
         references = [self._data.references(int(image)) for image in images]
         transposed = [
             [captions[i] if i < len(captions) else None for captions in references]
             for i in range(max(map(len, references)))
         ]
         metrics = {}
-        for suffix, beams in {"": 1, "_beam": self._settings["beams"]}.items():
+        for suffix, beams in {"": 1, "_beam": self._settings.beams}.items():
             answers = self._captions(framework, network, images, beams)
             for n in range(1, 5):
                 bleu = BLEU(max_ngram_order=n, tokenize="none", force=True)
@@ -136,7 +137,7 @@ class Captioning:
         """Save captions with their pictures, and the decoder for MLflow."""
         self._data.vocabulary.save(self._cell.path / "vocabulary.json")
         output.artifact("vocabulary.json")
-        if self._settings["data"] == "synthetic":
+        if self._settings.data == "synthetic":
             return
         images = self._captioned_images()
         if len(images):

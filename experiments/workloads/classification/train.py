@@ -15,6 +15,7 @@ from experiments.contract import CellSpec, Output
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
 from experiments.metrics import TO_ACCURACY
+from experiments.studies.classification import Settings
 from experiments.workloads import logged_model
 from models import own
 from models.contract import Array, Batch, Framework, Weights
@@ -23,29 +24,27 @@ from tracking import plain
 DROP = 0.1
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     measure(Classification(spec), spec, framework, output)
 
 
 class Classification:
     """Training whose weights, orders and augmentation depend only on seed and block."""
 
-    def __init__(self, spec: CellSpec) -> None:
+    def __init__(self, spec: CellSpec[Settings]) -> None:
         settings = spec.settings
         self._cell, self._settings = spec, settings
         self._data = data = Labelled.open(Path(spec.inputs["data"]))
-        self.model = settings["model"]
+        self.model = settings.model
         self._module = models.spec(self.model)
         self.spec = self._module.Spec(classes=len(data.classes))
         self.parameters = self._module.parameters(self.spec)
-        self.examples_a_step = settings["batch_size"]
-        self.steps_per_epoch = (
-            settings["steps_per_epoch"] or len(data.training) // settings["batch_size"]
-        )
+        self.examples_a_step = settings.batch_size
+        self.steps_per_epoch = settings.steps_per_epoch or len(data.training) // settings.batch_size
         self._confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
 
     def _rng(self, purpose: int) -> np.random.Generator:
-        return np.random.default_rng([self._settings["seed"], self._cell.block, purpose])
+        return np.random.default_rng([self._settings.seed, self._cell.block, purpose])
 
     def initial_weights(self) -> Weights:
         weights: Weights = self._module.initial_weights(self.spec, self._rng(0))
@@ -60,20 +59,20 @@ class Classification:
         rng = self._rng(1 + epoch)
         rows = rng.permutation(self._data.training)[: self.steps_per_epoch * self.examples_a_step]
         files = batches.files(
-            self._data, rows, self.examples_a_step, self._settings["augmentation"], rng
+            self._data, rows, self.examples_a_step, self._settings.augmentation, rng
         )
-        if self._settings["input"] == "native":
-            return framework.read(files, self._settings["workers"])
+        if self._settings.input == ("native",):
+            return framework.read(files, self._settings.workers)
         made = batches.read(self._data, files)
-        return list(made) if self._settings["input"] == "memory" else made
+        return list(made) if self._settings.input == ("memory",) else made
 
     def validation(self) -> Iterable[Batch]:
         files = batches.files(self._data, self._data.validation, self.examples_a_step)
         return batches.read(self._data, files)
 
     def learning_rate(self, epoch: int) -> float | None:
-        drops = self._settings["drop_epochs"]
-        rate: float = self._settings["learning_rate"]
+        drops = self._settings.drop_epochs
+        rate: float = self._settings.learning_rate
         return rate * DROP ** sum(epoch >= drop for drop in drops) if drops else None
 
     def validate(self, framework: Framework, network: Any) -> dict[str, float]:
@@ -108,7 +107,7 @@ class Classification:
         """Return the seconds of training, without validation, until each accuracy was reached."""
         elapsed = np.cumsum(state.epoch_seconds)
         times = {}
-        for threshold in self._settings["thresholds"]:
+        for threshold in self._settings.thresholds:
             for values, seconds in zip(state.by_epoch, elapsed, strict=True):
                 if values["val/accuracy"] >= threshold:
                     times[time_to(threshold)] = float(seconds)

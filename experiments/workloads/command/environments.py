@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.config import devices, virtual_environments
-from experiments.config import settings as settings_
+from experiments.config.settings import require_writable
 from experiments.config.virtual_environments import VirtualEnvironment, python_of
 from experiments.datasets.files import hold_lock, replace_text
 from tracking import plain, provenance, whereabouts
@@ -298,7 +298,7 @@ def _new_folder(root: Path, cache: Path, digest: str) -> Path:
     parent = cache.resolve()
     if parent.is_relative_to(root):
         parent = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "evenhand"
-    settings_.require_writable(parent / "worktrees", "cache=DIR")
+    require_writable(parent / "worktrees", "cache=DIR")
     return Path(tempfile.mkdtemp(prefix=f"{root.name}-{digest[:12]}-", dir=parent / "worktrees"))
 
 

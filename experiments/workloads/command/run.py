@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from experiments.cell import timing
 from experiments.cell.lifetime import die_with_parent
 from experiments.config import devices, memory
-from experiments.contract import OUTLIVED, CellSpec, Output
+from experiments.contract import OUTLIVED, AnyCell, Output
 from experiments.workloads.command import leftovers, process_tree, reported
 from experiments.workloads.command.leftovers import GRACE_SECONDS, METRICS_VARIABLE
 from experiments.workloads.command.process_tree import MemorySampler, Usage
@@ -89,7 +89,7 @@ class Finished:
         }
 
 
-def run(spec: CellSpec, _: object, output: Output) -> None:
+def run(spec: AnyCell, _: object, output: Output) -> None:
     """Run the command once, and report what it took and what it printed."""
     die_with_parent(signal.SIGTERM)  # to end the command first
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the command inherits what a cell ignores
@@ -107,9 +107,7 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
     ):
         outputs = {STDERR: stderr, STDOUT: stdout}
         with output.phase("command"):
-            finished = execute(
-                spec.inputs, spec.path, stdout, stderr, spec.settings["inject_delay"]
-            )
+            finished = execute(spec.inputs, spec.path, stdout, stderr, spec.settings.inject_delay)
         results = _collect(spec, outputs, finished)
     for name in results["files"]:
         output.artifact(name)
@@ -142,7 +140,7 @@ def _without_interruption() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _collect(spec: CellSpec, outputs: Mapping[str, BinaryIO], finished: Finished) -> dict[str, Any]:
+def _collect(spec: AnyCell, outputs: Mapping[str, BinaryIO], finished: Finished) -> dict[str, Any]:
     """Return what a command has printed and reported, as far as a child has read it in time.
 
     Returns:
@@ -180,7 +178,7 @@ def _collect(spec: CellSpec, outputs: Mapping[str, BinaryIO], finished: Finished
 
 
 def _read(
-    spec: CellSpec, outputs: Mapping[str, BinaryIO], finished: Finished, sender: Connection
+    spec: AnyCell, outputs: Mapping[str, BinaryIO], finished: Finished, sender: Connection
 ) -> None:
     """Send the results of a command, in a child whose time and memory are limited."""
     die_with_parent(signal.SIGKILL)
@@ -299,7 +297,7 @@ def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
     return tags
 
 
-def _failure(finished: Finished, spec: CellSpec, errors: str) -> str:
+def _failure(finished: Finished, spec: AnyCell, errors: str) -> str:
     """Return why the command failed, with the end of its standard error; empty if it did not."""
     if finished.exit_code == 0:
         return ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from experiments.contract import CellSpec, Output
+from experiments.contract import AnyCell, Output
 from experiments.workloads.command import run as measured
 
 
-def run(spec: CellSpec, framework: object, output: Output) -> None:
+def run(spec: AnyCell, framework: object, output: Output) -> None:
     measured.run(spec, framework, output)

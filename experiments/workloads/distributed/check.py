@@ -10,11 +10,13 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from experiments.contract import CellSpec, Output
 from experiments.studies import distributed
+from experiments.studies.distributed import Settings
 from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.prepare import PROOFS
 from models.contract import Array, Framework, Weights
@@ -52,14 +54,12 @@ class Proof:
     limit: float
 
 
-def run(spec: CellSpec, _: Framework, output: Output) -> None:
+def run(spec: CellSpec[Settings], _: Framework, output: Output) -> None:
     """Record the proofs of all groups; raise EvenhandError for one beyond its limit."""
-    groups = distributed.groups(
-        spec.settings["workers"], spec.settings["compression"], spec.framework
-    )
+    groups = distributed.groups(spec.settings.workers, spec.settings.compression, spec.framework)
     proofs = [
         proven(run_proof(spec, model, level, count, hook))
-        for model in spec.settings["models"]
+        for model in spec.settings.models
         for level, (count, hook) in groups.items()
         if count > 1
     ]
@@ -79,23 +79,23 @@ def proven(proof: Proof) -> Proof:
     return proof
 
 
-def run_proof(spec: CellSpec, model: str, level: str, workers: int, hook: str) -> Proof:
+def run_proof(spec: CellSpec[Settings], model: str, level: str, workers: int, hook: str) -> Proof:
     """Compare several workers with one, each in a separate process.
 
     Raises:
         EvenhandError: If a worker fails.
     """
-    scaling = spec.settings["scaling"]
-    settings = {
+    scaling = spec.settings.scaling
+    changes: dict[str, Any] = {
         "model": model,
-        "batch_size": distributed.rows(spec.settings["batch_size"], scaling, workers) * workers,
+        "batch_size": distributed.rows(spec.settings.batch_size, scaling, workers) * workers,
         "scaling": "strong",
         "precision": "float64",
         "hook": hook,
     }
     if hook != "none":
-        settings["learning_rate"] = RATE
-    spec = dataclasses.replace(spec, settings={**spec.settings, **settings})
+        changes["learning_rate"] = RATE
+    spec = dataclasses.replace(spec, settings=dataclasses.replace(spec.settings, **changes))
     together, single = _train(spec, workers), _train(spec, 1)
     differences = [together[name] - array for name, array in single.items()]
     if hook == "none":
@@ -138,10 +138,10 @@ def most_lost(hook: str, workers: int, size: int, way: float) -> float:
     return (workers + 1) * (ROUNDING * math.sqrt(workers) + too_small)
 
 
-def _train(spec: CellSpec, workers: int) -> Weights:
+def _train(spec: CellSpec[Settings], workers: int) -> Weights:
     path = spec.path / f"weights_{workers}.npz"
     task = {"steps": STEPS, "weights": str(path)}
-    patience_seconds = spec.settings["patience_seconds"]
+    patience_seconds = spec.settings.patience_seconds
     try:
         with (
             group.reserved(spec, workers) as rendezvous,

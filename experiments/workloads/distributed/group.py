@@ -6,7 +6,6 @@ adds free ports, equal versions, and an end as soon as one of them fails.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 import platform
@@ -22,6 +21,7 @@ import psutil
 
 from experiments.cell.child import Child
 from experiments.contract import CellSpec
+from experiments.studies.distributed import Settings
 from models import frameworks
 from tracking import provenance
 from tracking.errors import ErrorCode, EvenhandError
@@ -52,7 +52,7 @@ def versions(framework: str) -> dict[str, str]:
 
 
 @contextmanager
-def reserved(spec: CellSpec, workers: int) -> Iterator[Rendezvous]:
+def reserved(spec: CellSpec[Settings], workers: int) -> Iterator[Rendezvous]:
     """Yield the addresses of workers, whose ports are reserved in the block, and a probe.
 
     A reserved socket is bound and does not listen. A server that sets SO_REUSEADDR, as those of
@@ -61,7 +61,7 @@ def reserved(spec: CellSpec, workers: int) -> Iterator[Rendezvous]:
     that accepts connections before any framework does.
     """
     hosts = [node.address for node in spec.nodes] or [LOOPBACK]
-    hosts[0] = spec.settings["rendezvous"] or hosts[0]
+    hosts[0] = spec.settings.rendezvous or hosts[0]
     interface = LOOPBACK if hosts == [LOOPBACK] else ""
     with ExitStack() as stack:
         addresses = []
@@ -83,7 +83,9 @@ class Worker:
     open until the end. It sends a line when it is ready to join.
     """
 
-    def __init__(self, spec: CellSpec, rank: int, rendezvous: Rendezvous, **task: Any) -> None:
+    def __init__(
+        self, spec: CellSpec[Settings], rank: int, rendezvous: Rendezvous, **task: Any
+    ) -> None:
         addresses, probe = rendezvous
         workers = len(addresses)
         node = spec.nodes[node_of(rank, workers, len(spec.nodes))] if spec.nodes else None
@@ -95,7 +97,7 @@ class Worker:
             own_session=False,
         )
         message = {
-            "spec": dataclasses.asdict(spec),
+            "spec": spec.to_values(),
             "rank": rank,
             "addresses": addresses,
             "probe": probe,
@@ -144,7 +146,7 @@ class Worker:
 
 @contextmanager
 def started(
-    spec: CellSpec, rendezvous: Rendezvous, ranks: Sequence[int], **task: Any
+    spec: CellSpec[Settings], rendezvous: Rendezvous, ranks: Sequence[int], **task: Any
 ) -> Iterator[list[Worker]]:
     """Start workers by rank; the end of the block ends them."""
     workers = list[Worker]()

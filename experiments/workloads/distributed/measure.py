@@ -13,6 +13,7 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.measure import check_parameters, record_implementation, write_run_files
 from experiments.cell.timing import PhaseValues
 from experiments.contract import CellSpec, Output
+from experiments.studies.distributed import Settings
 from experiments.workloads.distributed import group, training
 from experiments.workloads.distributed.group import Worker
 from experiments.workloads.distributed.prepare import PROOFS
@@ -23,10 +24,10 @@ from tracking.records import Tags
 END_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     """Start the other workers, and train as the first."""
     spec.path.mkdir(parents=True, exist_ok=True)
-    count, patience_seconds = spec.settings["worker_count"], spec.settings["patience_seconds"]
+    count, patience_seconds = spec.settings.worker_count, spec.settings.patience_seconds
     with (
         group.reserved(spec, count) as rendezvous,
         group.started(spec, rendezvous, range(1, count)) as workers,
@@ -63,14 +64,14 @@ def _watch(workers: list[Worker], output: Output, phase: str, steps: int) -> Cal
 
 
 def measure(
-    spec: CellSpec,
+    spec: CellSpec[Settings],
     framework: Framework,
     addresses: list[str],
     workers: list[Worker],
     output: Output,
 ) -> None:
     """Train as the first worker, which times the steps and watches the others."""
-    settings, model, count = spec.settings, spec.settings["model"], len(addresses)
+    settings, model, count = spec.settings, spec.settings.model, len(addresses)
     output.progress("build", 0, None)
     worker = training.joined(framework, 0, addresses, settings)
     batch = training.part(framework, 0, count, settings)
@@ -81,11 +82,11 @@ def measure(
         {rank: pid for rank, pid in enumerate(processes) if group.node_of(rank, count, nodes) == 0}
     )
     module = models.spec(model)
-    expected = module.parameters(module.Spec(classes=settings["classes"]))
+    expected = module.parameters(module.Spec(classes=settings.classes))
     output.metrics(check_parameters(model, expected, framework, worker.network))
     peak_memory.settle()
-    rows, warmup = len(batch.targets) * count, settings["warmup_steps"]
-    steps = warmup + settings["steps"]
+    rows, warmup = len(batch.targets) * count, settings.warmup_steps
+    steps = warmup + settings.steps
     with output.phase("train") as phase:
         phase.examples = rows * steps
         on_step = _watch(workers, output, "training", steps)
@@ -121,9 +122,9 @@ def measure(
     write_run_files(spec, framework, [together, single], summary, output)
 
 
-def _proof_metrics(spec: CellSpec) -> dict[str, float]:
+def _proof_metrics(spec: CellSpec[Settings]) -> dict[str, float]:
     """Return error and limit of the proof of such workers, which was made before any cell."""
-    key = (spec.framework, spec.settings["model"], spec.settings["group"])
+    key = (spec.framework, spec.settings.model, spec.settings.group)
     for proof in spec.inputs.get(PROOFS, ()):
         if (proof["framework"], proof["model"], proof["level"]) == key:
             error, limit = proof["error"], proof["limit"]

@@ -23,6 +23,7 @@ from experiments.cell import peak_memory
 from experiments.cell.__main__ import opened
 from experiments.cell.lifetime import die_with_parent
 from experiments.contract import CellSpec
+from experiments.studies.distributed import Settings
 from experiments.workloads.distributed import group, training
 from models.contract import Framework
 from tracking.errors import ErrorCode, EvenhandError
@@ -41,7 +42,7 @@ def main() -> int:
     parent = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        work(CellSpec.from_values(task["spec"]), task, parent)
+        work(CellSpec.from_values(task["spec"], Settings), task, parent)
     except EvenhandError as error:
         print(f"\n\n{error}", file=sys.stderr)  # the last paragraph of a log is reported
         return 1
@@ -54,12 +55,12 @@ def main() -> int:
     return 0
 
 
-def work(spec: CellSpec, task: Mapping[str, Any], parent: TextIO) -> None:
+def work(spec: CellSpec[Settings], task: Mapping[str, Any], parent: TextIO) -> None:
     """Open the framework, join the others, and train."""
     check_versions(task["versions"], group.versions(spec.framework), task["node"])
     rank, addresses = task["rank"], task["addresses"]
     if rank:
-        check_reachable(task["probe"], spec.settings["patience_seconds"], task["node"])
+        check_reachable(task["probe"], spec.settings.patience_seconds, task["node"])
     framework = opened(spec)
     print("ready", file=parent, flush=True)
     if not sys.stdin.readline():
@@ -69,10 +70,10 @@ def work(spec: CellSpec, task: Mapping[str, Any], parent: TextIO) -> None:
     worker = training.joined(framework, rank, addresses, spec.settings)
     batch = training.part(framework, rank, len(addresses), spec.settings)
     if task.get("weights"):
-        prove(framework, worker, batch, task, spec.settings["hook"])
+        prove(framework, worker, batch, task, spec.settings.hook)
     else:
         worker.gathered([os.getpid()])
-        steps = spec.settings["warmup_steps"] + spec.settings["steps"]
+        steps = spec.settings.warmup_steps + spec.settings.steps
         seconds, losses = training.time_steps(worker, batch, steps)
         digest = training.digest(framework.weights(worker.network))
         training.time_without_exchange(worker, batch, steps, float(np.median(seconds)))

@@ -6,7 +6,7 @@ import faulthandler
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import models
 from experiments.cell.measure import optimizer_config
 from experiments.studies import distributed
+from experiments.studies.distributed import Settings
 from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks, weights
 from models.contract import Batch, Framework, OptimizerConfig, Weights
@@ -59,9 +60,7 @@ def ended_after(seconds: float) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def joined(
-    framework: Framework, rank: int, addresses: list[str], settings: Mapping[str, Any]
-) -> Any:
+def joined(framework: Framework, rank: int, addresses: list[str], settings: Settings) -> Any:
     """Return this process as a worker, once all have joined, with the same initial weights.
 
     Args:
@@ -73,28 +72,28 @@ def joined(
     worker: Any = SingleWorker(framework)
     if len(addresses) > 1:
         module = frameworks.load(framework.name, "workers")
-        patience_seconds = settings["patience_seconds"]
+        patience_seconds = settings.patience_seconds
         with ended_after(patience_seconds + JOIN_SECONDS):
-            worker = module.Workers(framework, rank, addresses, patience_seconds, settings["hook"])
-    sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    worker.build(settings["model"], sizes, initial_weights(settings), optimizer_config(settings))
+            worker = module.Workers(framework, rank, addresses, patience_seconds, settings.hook)
+    sizes = models.spec(settings.model).Spec(classes=settings.classes)
+    worker.build(settings.model, sizes, initial_weights(settings), optimizer_config(settings))
     return worker
 
 
-def initial_weights(settings: Mapping[str, Any]) -> Weights:
+def initial_weights(settings: Settings) -> Weights:
     """Return the weights with which every worker begins."""
-    module = models.spec(settings["model"])
-    sizes = module.Spec(classes=settings["classes"])
-    initial: Weights = module.initial_weights(sizes, np.random.default_rng(settings["seed"]))
+    module = models.spec(settings.model)
+    sizes = module.Spec(classes=settings.classes)
+    initial: Weights = module.initial_weights(sizes, np.random.default_rng(settings.seed))
     return initial
 
 
-def part(framework: Framework, rank: int, workers: int, settings: Mapping[str, Any]) -> Batch:
+def part(framework: Framework, rank: int, workers: int, settings: Settings) -> Batch:
     """Return this worker's images of the shared batch, on the device."""
-    sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rows = distributed.rows(settings["batch_size"], settings["scaling"], workers)
-    side = sizes.only_side or settings["image_side"]
-    rng = np.random.default_rng([settings["seed"], 1])
+    sizes = models.spec(settings.model).Spec(classes=settings.classes)
+    rows = distributed.rows(settings.batch_size, settings.scaling, workers)
+    side = sizes.only_side or settings.image_side
+    rng = np.random.default_rng([settings.seed, 1])
     whole = drawn_batch(sizes, side, rows * workers, rng)
     local = slice(rank * rows, (rank + 1) * rows)
     images, targets = whole.inputs[0][local], whole.targets[local]

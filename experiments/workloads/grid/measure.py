@@ -25,6 +25,7 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output, TimedPhase
+from experiments.studies.grid import Settings
 from models.contract import Array, Batch, Framework
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
@@ -69,23 +70,22 @@ class Budget:
         return self.output.working_seconds()
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
-    module, rng = models.spec(settings["model"]), np.random.default_rng(settings["seed"])
-    sizes = module.Spec(classes=settings["classes"])
+    module, rng = models.spec(settings.model), np.random.default_rng(settings.seed)
+    sizes = module.Spec(classes=settings.classes)
     output.progress("build", 0, None)
-    network = framework.build(settings["model"], sizes)
+    network = framework.build(settings.model, sizes)
     expected = module.parameters(sizes)
-    output.metrics(check_parameters(settings["model"], expected, framework, network))
+    output.metrics(check_parameters(settings.model, expected, framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    batch = framework.place(drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng))
+    batch = framework.place(drawn_batch(sizes, settings.image_size, settings.batch_size, rng))
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     peaks = DevicePeaks(framework)
     measured = [
-        phases[phase](framework, network, batch, spec, peaks, output)
-        for phase in settings["phases"]
+        phases[phase](framework, network, batch, spec, peaks, output) for phase in settings.phases
     ]
     output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
     values, summary = list[PhaseValues](), dict[str, float]()
@@ -106,17 +106,17 @@ def _infer(
     framework: Framework,
     network: Any,
     batch: Batch,
-    spec: CellSpec,
+    spec: CellSpec[Settings],
     peaks: DevicePeaks,
     output: Output,
 ) -> Measured:
     """Time requests one by one, each until its logits are in host memory."""
-    rows = spec.settings["batch_size"]
-    expected = (rows, spec.settings["classes"])
+    rows = spec.settings.batch_size
+    expected = (rows, spec.settings.classes)
     peaks.begin_warmup()
     output.progress(f"inference, batch {rows}", 0, None)
     with output.phase("inference", "inference/", PLACES["inference"]) as phase:
-        seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
+        seconds, least = spec.settings.seconds, spec.settings.least_steps
         budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
 
         def requests() -> Iterator[Callable[[], Array]]:
@@ -148,17 +148,17 @@ def _train(
     framework: Framework,
     network: Any,
     batch: Batch,
-    spec: CellSpec,
+    spec: CellSpec[Settings],
     peaks: DevicePeaks,
     output: Output,
 ) -> Measured:
     """Time optimizer steps on one batch, which stays on the device."""
-    rows = spec.settings["batch_size"]
+    rows = spec.settings.batch_size
     peaks.begin_warmup()
     optimizer = framework.optimizer(network, optimizer_config(spec.settings))
     output.progress(f"training, batch {rows}", 0, None)
     with output.phase("train", place=PLACES["train"]) as phase:
-        seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
+        seconds, least = spec.settings.seconds, spec.settings.least_steps
         budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
         loop = TrainingLoop(framework, network, optimizer, output, peaks, budget.warm_up)
         watch = loop.stopwatch(
@@ -169,7 +169,7 @@ def _train(
         steps = len(watch.losses)
         _set_window(phase, steps, budget, rows)
     check_losses(watch.losses)
-    loop.compiling.record(spec, spec.settings["model"], output)
+    loop.compiling.record(spec, spec.settings.model, output)
     values = _values(spec, "train", watch.seconds, budget, output)
     values = replace(values, end_times=tuple(watch.end_times))
     windows = _windows(watch, rows)
@@ -177,7 +177,7 @@ def _train(
     summary = timing.summarise_training(values, sum(values.seconds))
     del summary["train/total_seconds"]  # a budget, no result
     # of the steps that every cell makes: equal where the same training was timed
-    summary["train/loss"] = float(np.mean(watch.losses[: spec.settings["least_steps"] + 1]))
+    summary["train/loss"] = float(np.mean(watch.losses[: spec.settings.least_steps + 1]))
     summary = as_timed(spec, summary, windows, output, held_up=watch.held_up)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
@@ -200,12 +200,12 @@ def _set_window(phase: TimedPhase, steps: int, budget: Budget, rows: int) -> Non
 
 
 def _values(
-    spec: CellSpec, phase: str, seconds: Sequence[float], budget: Budget, output: Output
+    spec: CellSpec[Settings], phase: str, seconds: Sequence[float], budget: Budget, output: Output
 ) -> PhaseValues:
     """Return the times of a phase (`train` or `inference`) with their warm-up."""
     if budget.warm_up:
         budget.warm_up.record(spec, phase, output)
-    rows, warmup = spec.settings["batch_size"], budget.warm_up.steps if budget.warm_up else 0
+    rows, warmup = spec.settings.batch_size, budget.warm_up.steps if budget.warm_up else 0
     name = phase if phase == "train" else f"inference_batch_{rows}"
     return values_of(name, seconds, rows, warmup)
 
