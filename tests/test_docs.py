@@ -44,8 +44,10 @@ EXAMPLES = [
 
 
 def test_pages_name_files_and_extras_that_exist() -> None:
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     for page in PAGES:
         text = page.read_text()
+        assert set(re.findall(r"\btest_\w+\.py", text)) <= tests, page
         paths = re.findall(r"\b(?:tests|examples)/[\w/-]+(?:\.\w+)*", text)
         assert [path for path in paths if not (ROOT / path).exists()] == [], page
         named = {
