@@ -27,11 +27,13 @@ from experiments.config import settings as settings_
 from experiments.planning import treatments
 from experiments.sweep import requests
 from models import frameworks
+from tests import debian
 from tests.conftest import ROOT
 from tests.documented import PAGES, Command, commands
 
 ENTRY_POINTS = yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+README = (ROOT / "README.md").read_text()
 STATISTICS = "explanation/statistics.md"
 EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 EXAMPLES = [
@@ -42,14 +44,18 @@ EXAMPLES = [
 
 
 def test_pages_name_files_and_extras_that_exist() -> None:
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     for page in PAGES:
         text = page.read_text()
+        assert set(re.findall(r"\btest_\w+\.py", text)) <= tests, page
         paths = re.findall(r"\b(?:tests|examples)/[\w/-]+(?:\.\w+)*", text)
         assert [path for path in paths if not (ROOT / path).exists()] == [], page
         named = {
             name for extras in re.findall(r"\.\[([\w,]+)\]'", text) for name in extras.split(",")
         }
         assert named <= EXTRAS.keys(), page
+    (packages,) = re.findall(r"Tests that need (.*?) are\s+skipped", README, re.DOTALL)
+    assert set(re.findall(r"`(.*?)`", packages)) == debian.PROGRAMS.keys()
 
 
 def test_commands_have_settings_and_tests_that_exist(

@@ -35,8 +35,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     took_turns = {"pairing": "interleaved"}
     table = frame(factors={"tensorflow": 1.2}, spread=0.03, tags=tags, params=took_turns)
     noise = np.random.default_rng(0).normal(1, 0.05, (len(table), 6))
-    for at, values in enumerate(noise.T):
-        table[f"custom/wait_{at}_seconds"] = values
+    table[[f"custom/wait_{at}_seconds" for at in range(6)]] = noise
     table["train/total_seconds"] = table["train/first_step_seconds"] = noise[:, 0]
     spec = ComparisonSpec(baseline="pytorch", primary=[LATENCY])
     figures = [{"what": "throughput", "published": "23 images/s", "metric": RATE}] * 7
@@ -53,10 +52,9 @@ PICTURE, SHOWN, STRUCTURE = "report.png", {"width": 1400, "height": 1180}, "even
 
 @pytest.fixture
 def page(browser: Browser, report: Path) -> Iterator[Page]:
-    page = browser.new_page()
-    page.goto(f"file://{report}")
-    yield page
-    page.close()
+    with browser.new_page() as page:
+        page.goto(f"file://{report}")
+        yield page
 
 
 def _of_each(elements: Locator, expression: str) -> list[Any]:
@@ -122,14 +120,13 @@ def test_dark_preference_reaches_all_parts(browser: Browser, report: Path, tmp_p
         report: ("figure img", ".warning", ".card", "td .pill"),
         tmp_path / "sweep.html": ("h1", "figure img", "table"),
     }.items():
-        page = browser.new_page(color_scheme="dark")
+        page = browser.new_page(color_scheme="dark")  # the browser closes it
         page.goto(path.as_uri())
         assert _pixels(page.screenshot()).mean() < 80
         for selector in selectors:
             pixels = _pixels(page.locator(selector).first.screenshot())
             assert np.median(pixels) < 110, selector
             assert np.ptp(pixels) > 90, selector
-        page.close()
 
 
 @pytest.mark.slow
