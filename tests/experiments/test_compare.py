@@ -106,45 +106,55 @@ def campaign_of(
     days: int = 0,
     *,
     params: dict[str, str] | None = None,
-    status: str = "",
+    status: str = "FINISHED",
     factor: float = 1.2,
 ) -> Iterator[StoredRun]:
     """Yield a campaign's run and its cells, begun so many days after the first."""
     later = days * 86_400_000
-    title, end_ms = f"campaign {name}", None if status else 2 + later
-    tags = {"kind": "campaign"}
-    yield StoredRun(name, title, status or "FINISHED", 1 + later, end_ms, {}, {}, tags)
-    for run in runs(factors={"tensorflow": factor}, campaign=name, params=params):
+    end_ms = 2 + later if status == "FINISHED" else None
+    yield StoredRun(name, name, status, 1 + later, end_ms, {}, {}, {"kind": "campaign"})
+    for run in runs(factors={"tensorflow": factor}, campaign=f"run:{name}", params=params):
         end_ms = None if run.end_ms is None else run.end_ms + later
-        tags = {**run.tags, "campaign": f"run:{name}"}
-        yield replace(run, start_ms=run.start_ms + later, end_ms=end_ms, tags=tags)
+        yield replace(run, start_ms=run.start_ms + later, end_ms=end_ms)
 
 
 def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
-    store_runs(store, slower())
-    assert call(figures="true") == DONE
-    (comparison,) = store.runs("comparisons")
-    assert comparison.status == "FINISHED"
-    assert comparison.end_ms is not None
-    assert comparison.end_ms - comparison.start_ms > 100  # from the call on
-    assert comparison.params["factor"] == "framework"
+    """It is found by its verdicts, and the compared experiment links to it."""
+    store.describe_experiment("captioning", "Captions")
+    store_runs(store, runs(blocks=2))
+    assert call() == NO_VERDICT
+    assert description(store, "captioning") == "Captions"
+    store_runs(store, slower(campaign="c2"))
+    assert call(figures="true", filter="tags.campaign = 'c2'") == DONE
     client = mlflow.MlflowClient(store.uri)
-    files = {file.path for file in client.list_artifacts(comparison.run_id)}
-    report = {"report.html", "report.md", "card.md", "figures", "verdicts.json"}
-    assert report | {f"comparison.{kind}" for kind in ("csv", "json")} <= files
-    assert not {"comparison.parquet", "benchmark.json"} & files
-    experiment = client.get_experiment_by_name("comparisons")
+    experiment = client.get_experiment_by_name("comparisons").experiment_id
     faster = f"verdict/{RATE}/percent_faster"
     condition = f"metrics.`{faster}_high` < 0 and tags.answer LIKE '%TensorFlow%'"
-    (row,) = client.search_runs([experiment.experiment_id], condition)
-    assert row.info.run_id == comparison.run_id
-    assert comparison.tags["answer"].startswith("TensorFlow: training ")
-    assert row.data.tags["mlflow.note.content"].startswith("**TensorFlow trains ")
-    assert row.data.metrics[f"{faster}_low"] <= row.data.metrics[faster]
-    table = client.load_table(experiment.experiment_id, "verdicts.json", [comparison.run_id])
+    (comparison,) = client.search_runs([experiment], condition)
+    info, data, run_id = comparison.info, comparison.data, comparison.info.run_id
+    assert info.status == "FINISHED"
+    assert info.end_time - info.start_time > 100  # milliseconds, from the call on
+    assert data.params["factor"] == "framework"
+    files = {file.path for file in client.list_artifacts(run_id)}
+    report = {"report.html", "report.md", "card.md", "figures", "verdicts.json"}
+    assert report | {f"comparison.{kind}" for kind in ("csv", "json")} <= files
+    assert data.tags["answer"].startswith("TensorFlow: training ")
+    assert data.tags[NOTE].startswith("**TensorFlow trains ")
+    assert data.metrics[f"{faster}_low"] <= data.metrics[faster]
+    table = client.load_table(experiment, "verdicts.json", [run_id])
     assert dict(zip(table["metric"], table["verdict"], strict=True))[RATE] == "slower"
-    (shown,) = json.loads(row.data.tags["mlflow.loggedArtifacts"])
-    assert shown == {"path": "verdicts.json", "type": "table"}
+    shown = [{"path": "verdicts.json", "type": "table"}]
+    assert json.loads(data.tags["mlflow.loggedArtifacts"]) == shown
+
+    assert call(filter="tags.campaign = 'c1'") == NO_VERDICT
+    for name in ("captioning", "comparisons"):
+        assert store.link("comparisons", run_id) in description(store, name)
+    assert {run.tags["kind"] for run in store.runs("captioning")} == {"cell"}
+    assert len(list(store.runs("comparisons"))) == 3
+
+
+def description(store: Store, experiment: str) -> str:
+    return str(store._client.get_experiment_by_name(experiment).tags.get(NOTE, ""))
 
 
 def test_condition_that_holds_is_the_exit_code(
@@ -171,46 +181,19 @@ def test_outcomes_are_declared_in_a_file(
     declared = f'[outcomes]\nprimary = ["{STEP}"]\n[outcomes."{STEP}"]\nbetter = "lower"\n'
     (place.folder / "mine.toml").write_text(f"{declared}margin = 0.5")
 
-    def found(**options: str) -> tuple[str, float, str]:
+    others = '[levels.a]\ncommand = "true"\n[outcomes.other]\nbetter = "lower"\n'
+
+    def judged(**options: str) -> tuple[str, float, str]:
         rows = table(baseline="pytorch", **options)["rows"]
         (row,) = [row for row in rows if row["metric"] == STEP]
         return row["verdict"], row["margin"], row["family"]
 
     for options in ({}, {"outcomes": STEP}):
-        assert found(**options)[:2] == ("slower", 0.03)
-        file = {"outcomes_file": "mine.toml"}
-        assert found(**options, **file) == (WITHIN_MARGIN, 0.5, "primary")
-    others = '[levels.a]\ncommand = "true"\n[outcomes.other]\nbetter = "lower"\n'
+        assert judged(**options)[:2] == ("slower", 0.03)
+        named = judged(**options, outcomes_file="mine.toml")
+        assert named == (WITHIN_MARGIN, 0.5, "primary")
     (place.folder / "race.toml").write_text(others + declared + "margin = 0.4")
-    assert found() == (WITHIN_MARGIN, 0.4, "primary")
-
-
-def description(store: Store, experiment: str) -> str:
-    return str(store._client.get_experiment_by_name(experiment).tags.get(NOTE, ""))
-
-
-def test_compared_experiment_links_only_to_verdicts(store: Store, call: Call) -> None:
-    store.describe_experiment("captioning", "Captions")
-    store_runs(store, runs(blocks=2))
-    assert call() == NO_VERDICT
-    assert description(store, "captioning") == "Captions"
-    store_runs(store, slower(campaign="c2"))
-    assert call(filter="tags.campaign = 'c2'") == DONE
-    newest = max(store.runs("comparisons"), key=lambda run: run.start_ms)
-    link = store.link("comparisons", newest.run_id)
-    assert call(filter="tags.campaign = 'c1'") == NO_VERDICT
-    for experiment in ("captioning", "comparisons"):
-        assert link in description(store, experiment)
-    assert {run.tags["kind"] for run in store.runs("captioning")} == {"cell"}
-    assert len(list(store.runs("comparisons"))) == 3
-
-
-def test_campaign_by_its_run_id(store: Store, table: Callable[..., Any]) -> None:
-    for name, factor in (("c1", 1.2), ("c2", 0.8)):
-        store_runs(store, campaign_of(name, factor=factor))
-    rows = table(experiment=str(store.run_id("c2")))["rows"]
-    assert {row["n_blocks"] for row in rows} == {8}
-    assert next(row for row in rows if row["metric"] == STEP)["verdict"] == "faster"
+    assert judged() == (WITHIN_MARGIN, 0.4, "primary")
 
 
 # ---- nothing to compare, or no verdict
@@ -265,7 +248,6 @@ def test_newest_kind_of_campaigns_is_compared(
     assert [(row["n_blocks"], row["verdict"]) for row in rows] == [(8, "slower"), (8, "slower")]
     line = next(line for line in output.err.splitlines() if "batch_size=64, epochs=1" in line)
     words = shlex.split(line.partition("): ")[2])
-    assert words[words.index("--experiment") + 1] == store.run_id("smoke")
     assert main(words[words.index("compare") :]) == DONE
     row = json.loads(capsys.readouterr().out)["rows"][0]
     assert (row["n_blocks"], row["verdict"]) == (8, "faster")
@@ -285,42 +267,30 @@ def test_running_campaign_is_left_out_unless_it_is_named(
     assert call(filter=f"tags.campaign = '{running}'") == WRONG_CALL
 
 
-Verdicts = dict[str, tuple[str, int, float]]
+def verdicts(result: Any) -> dict[str, tuple[str, int, float]]:
+    return {row.metric: (row.verdict, row.n_blocks, row.estimate) for row in result.rows}
 
 
-@pytest.fixture(params=["as recorded", "all metrics shown"])
-def two_campaigns(store: Store, request: pytest.FixtureRequest) -> Store:
-    """Return a store: in the first campaign one side is slower, in the second it is not.
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["as recorded", "all metrics shown"])
+def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(
+    store: Store, *, is_recorded: bool
+) -> None:
+    """Name them by a table or list of search_runs, with the campaign's own run in it, or by ids.
 
     Earlier versions let MLflow show all metrics.
     """
     for name, factor in (("c1", 1.2), ("c2", 1.0)):
-        campaign = list(campaign_of(name, factor=factor))
-        if request.param == "as recorded":
-            campaign[1:] = map(as_recorded, campaign[1:])
-            assert STEP not in campaign[1].metrics
-        store_runs(store, campaign)
-    return store
-
-
-def verdicts(result: Any) -> Verdicts:
-    return {row.metric: (row.verdict, row.n_blocks, row.estimate) for row in result.rows}
-
-
-SLOWER = verdicts(compare(frame(factors={"tensorflow": 1.2})))
-
-
-def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(two_campaigns: Store) -> None:
-    """Name them by a table or list of search_runs, with the campaign's own run in it, or by ids."""
+        own, *cells = campaign_of(name, factor=factor)
+        store_runs(store, [own, *(map(as_recorded, cells) if is_recorded else cells)])
+    slower = verdicts(compare(frame(factors={"tensorflow": 1.2})))
     search = partial(mlflow.search_runs, experiment_names=["captioning"])
-    assert SLOWER[STEP][:2] == ("slower", 8)
-    table, campaign = search(), two_campaigns.run_id("c1") or ""
+    table, campaign = search(), store.run_id("c1") or ""
     of_first = (table["tags.campaign"] == campaign) | (table["tags.kind"] == "campaign")
     listed = search(filter_string=f"tags.campaign = '{campaign}'", output_format="list")
-    cells = [run.run_id for run in two_campaigns.children(campaign, "captioning")]
-    for named in (table[of_first], listed, campaign, cells):
-        assert verdicts(compare(named)) == SLOWER
-    both = compare([campaign, str(two_campaigns.run_id("c2"))], outcomes=STEP)
+    ids = [run.run_id for run in store.children(campaign, "captioning")]
+    for named in (table[of_first], listed, campaign, ids):
+        assert verdicts(compare(named)) == slower
+    both = compare([campaign, str(store.run_id("c2"))], outcomes=STEP)
     assert [row.stratum.partition("=")[0] for row in both.rows] == ["campaign", "campaign"]
 
 
@@ -369,11 +339,8 @@ def test_notebook_shows_sentences_verdicts_and_figures() -> None:
 
 
 def test_saved_files_are_those_of_the_command(tmp_path: Path) -> None:
-    table = frame(factors={"tensorflow": 1.2})
-    spec, options = (
-        ComparisonSpec(baseline="tensorflow"),
-        ReportOptions("Comparison", figures=False),
-    )
+    table, spec = frame(factors={"tensorflow": 1.2}), ComparisonSpec(baseline="tensorflow")
+    options = ReportOptions("Comparison", figures=False)
     answer(spec, table, tmp_path / "command", options, lambda _: [])
     path = compare(table, baseline="tensorflow").save(tmp_path / "notebook", figures=False)
     assert path == tmp_path / "notebook" / "report.html"

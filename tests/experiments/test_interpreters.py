@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
 
 from experiments.config import interpreters
 from models import frameworks
-from tests.conftest import PYTHONPATH, ROOT, Place
+from tests.conftest import PYTHONPATH, Place
 from tests.experiments.small_campaigns import comparison, measure
 from tests.experiments.test_until_settled import TOYS
+from tests.models.children import run_python
 from tracking import provenance
 from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
@@ -25,7 +26,7 @@ PACKAGE, VERSION = "sacrebleu", "99.1"
 
 def environment(folder: Path) -> Path:
     """Make a virtual environment without any package; returns its interpreter."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    venv.create(folder, symlinks=True)
     return folder / "bin" / "python"
 
 
@@ -113,8 +114,7 @@ def test_environment_without_the_framework_names_the_installation(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     python = environment(tmp_path / "bare")
-    reason = interpreters.missing("pytorch", [f"pytorch={python}"])
-    assert reason is not None
+    reason = interpreters.missing("pytorch", [f"pytorch={python}"]) or ""
     assert "pip install" in reason
     assert f"{python} -m pip" in reason
 
@@ -138,9 +138,7 @@ try:
 except NoDevice as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = run_python("-c", script)
     reason, _, detail = done.stdout.partition(" reports: ")
     assert "device 'cuda'" in reason
     assert word in detail

@@ -10,6 +10,7 @@ import pytest
 
 from models.frameworks import available, missing
 from tests.conftest import QUICK, ROOT, Place, are_gone, set_toy_costs, wait_for
+from tests.experiments import small_campaigns
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -45,8 +46,8 @@ def test_launch_in_default_leads_to_its_campaign(place: Place) -> None:
 def test_launch_in_the_users_experiment_is_the_campaign(place: Place) -> None:
     runs = launch(place, "mine", "--experiment-name", "mine", blocks="1", warmup_steps="2")
     assert runs["cell"].tags["campaign"] == runs["campaign"].run_id
-    assert runs["campaign"].params["warmup_steps"] == "2"
-    assert runs["campaign"].params["learning_rate"] == "0.001"
+    params = runs["campaign"].params
+    assert (params["warmup_steps"], params["learning_rate"]) == ("2", "0.001")
 
 
 def test_killed_runner_ends_the_campaign(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,9 @@ def test_killed_runner_ends_the_campaign(place: Place, monkeypatch: pytest.Monke
 def test_every_framework_and_variant_runs_the_study(place: Place) -> None:
     names = [name for name in available() if not missing(name)]
     launch(place, "captioning", data="scenes", frameworks=",".join(names), blocks="1")
-    cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
-    assert {run.tags["framework"] for run in cells if run.status == "FINISHED"} == set(names)
-    losses = [run.metrics["check/initial_loss"] for run in cells]
+    cells = small_campaigns.cells(place)
+    assert {run.data.tags["framework"] for run in cells if run.info.status == "FINISHED"} == {
+        *names
+    }
+    losses = [run.data.metrics["check/initial_loss"] for run in cells]
     assert max(losses) - min(losses) < 1e-5 * min(losses)

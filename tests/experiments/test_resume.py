@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from experiments import studies
-from experiments.cli.codes import WRONG_CALL
+from experiments.cli.codes import NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison.verdicts import extended
 from experiments.config.console import Display
@@ -20,6 +19,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.run import pipeline, preparation, resume
 from tests.conftest import Place
 from tests.experiments import small_campaigns
+from tests.experiments.conftest import CallHere
 from tests.experiments.test_until_settled import TOYS
 from tracking import journal, provenance
 from tracking.errors import ErrorCode, UsageError
@@ -28,17 +28,17 @@ from tracking.records import RunClosed, RunOpened, Tags
 from tracking.store import Store
 
 
-def test_command_of_the_report_measures_more_blocks(place: Place) -> None:
-    output = small_campaigns.measure(place, **TOYS, blocks="2")
+def test_command_of_the_report_measures_more_blocks(place: Place, call_here: CallHere) -> None:
+    begun = call_here(*place.command("captioning", **TOYS, blocks="2")[3:])
+    assert begun.returncode == NO_VERDICT, begun.stderr
     (folder,) = place.journal.iterdir()
     words = f"captioning --resume={folder.name} --blocks=6"  # a verdict needs six
-    (line,) = [line for line in output.splitlines() if words in line]
+    (line,) = [line for line in begun.stdout.splitlines() if words in line]
     for name in ("report.md", "report.html"):
         assert words in (folder / "report" / name).read_text()
 
     command = line[line.index(words) :].replace("--blocks=6", "--blocks=3")
-    done = place.call(sys.executable, "-m", "experiments", *shlex.split(command))
-    assert done.returncode == 3, done.stdout + done.stderr
+    assert call_here(*shlex.split(command)).returncode == NO_VERDICT
     assert journal.read_campaign(folder)["settings"]["blocks"] == 3
     cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     assert sorted(run.tags["block"] for run in cells) == list("112233"), "none is run again"

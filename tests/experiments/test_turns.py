@@ -192,31 +192,27 @@ def test_only_one_interleaved_cell_works_at_a_time(campaign: Campaign) -> None:
 def test_turns_have_minimum_steps_and_time(campaign: Campaign) -> None:
     for cell in campaign.cells.values():
         phases = [turn["phase"] for turn in cell.turns]
-        assert phases == sorted(phases)
-        assert set(phases) == {0, 1, 2, 3, LAST}  # start, training, requests of two sizes, end
-        for phase in (1, 2, 3):
+        assert (phases, set(phases)) == (sorted(phases), {0, 1, 2, 3, LAST})
+        for phase in (1, 2, 3):  # training, and requests of two sizes
             *whole, _ = cell.of_phase(phase)
-            assert whole
             assert min(turn["steps"] for turn in whole) >= TURN_STEPS
             assert min(turn["seconds"] for turn in whole) >= TURN_SECONDS
 
 
-def test_cells_work_side_by_side_while_nothing_is_timed(campaign: Campaign) -> None:
-    for block in (1, 2):
-        for phase in (0, LAST):
-            (first,), (second,) = (cell.of_phase(phase) for cell in campaign.block(block))
-            assert first["round"] == second["round"]
-            assert first["began"] == pytest.approx(second["began"], abs=0.01)
-
-
-def test_interleaved_cells_stay_within_one_turn(campaign: Campaign) -> None:
+@pytest.mark.parametrize("block", [1, 2])
+def test_cells_work_side_by_side_only_while_nothing_is_timed(
+    campaign: Campaign, block: int
+) -> None:
     """After every round they are at most a turn apart, although one is slower at a step."""
-    for block in (1, 2):
-        both = [[turn["steps"] or 0 for turn in cell.of_phase(1)] for cell in campaign.block(block)]
-        rounds = min(map(len, both)) - 1
-        first, second = (np.cumsum(steps[:rounds]) for steps in both)
-        assert rounds >= 2
-        assert np.abs(first - second).max() <= max(*both[0], *both[1])
+    for phase in (0, LAST):
+        (first,), (second,) = (cell.of_phase(phase) for cell in campaign.block(block))
+        assert first["round"] == second["round"]
+        assert first["began"] == pytest.approx(second["began"], abs=0.01)
+    both = [[turn["steps"] or 0 for turn in cell.of_phase(1)] for cell in campaign.block(block)]
+    rounds = min(map(len, both)) - 1
+    first, second = (np.cumsum(steps[:rounds]) for steps in both)
+    assert rounds >= 2
+    assert np.abs(first - second).max() <= max(*both[0], *both[1])
 
 
 def test_timed_seconds_exclude_waiting(campaign: Campaign) -> None:
@@ -232,9 +228,9 @@ def test_timed_seconds_exclude_waiting(campaign: Campaign) -> None:
 
 
 def test_interleaved_totals_are_not_comparable(campaign: Campaign) -> None:
-    turns = [{cell.run.tags["turns"] for cell in campaign.block(block)} for block in (1, 2)]
-    assert len(turns[0]) == len(turns[1]) == 1
-    assert turns[0] != turns[1]
+    first, second = ({cell.run.tags["turns"] for cell in campaign.block(n)} for n in (1, 2))
+    assert len(first) == len(second) == 1
+    assert first != second
     assert {cell.run.params["pairing"] for cell in campaign.cells.values()} == {"interleaved"}
     assert campaign.rows["train/step_seconds"]["n_blocks"] == 2
     for metric in ("train/first_step_seconds", "train/total_seconds"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from experiments import studies
+from experiments.cli.codes import WRONG_CALL
 from experiments.config.console import Display
 from experiments.config.settings import parse
 from experiments.run import preparation
 from models.errors import ModelError
 from tests.conftest import Place
+from tests.experiments.conftest import CallHere
 from tests.experiments.datasets.folders import kaggle
 from tests.experiments.small_campaigns import measure
 from tracking.errors import UsageError
@@ -115,53 +117,52 @@ def test_line_names_the_value(
     assert not list((tmp_path / "journal").glob("*/*"))
 
 
-def assert_refused(place: Place, *parts: str, **options: str) -> None:
-    done = place.run(**options)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
-    assert [part for part in parts if part not in done.stderr] == []
-    assert not list(place.journal.glob("*/records.jsonl"))
+@pytest.fixture
+def refuse(place: Place, call_here: CallHere) -> Callable[..., None]:
+    def assert_refused(*parts: str, uri: str = place.uri, **options: str) -> None:
+        done = call_here(*place.command("captioning", **options)[3:], uri=uri)
+        assert done.returncode == WRONG_CALL, done.stdout
+        (line,) = done.stderr.splitlines()
+        assert [part for part in parts if part not in line] == []
+        assert not list(place.journal.glob("*/records.jsonl"))
+
+    return assert_refused
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("options", "parts"),
     [
-        pytest.param("device", "cuda", marks=NO_GPU),
-        ("resume", "last"),
+        pytest.param({"device": "cuda", "frameworks": "toy"}, ["cuda"], marks=NO_GPU),
+        ({"resume": "last"}, ["last"]),
+        ({"uri": "http://127.0.0.1:9"}, ["http://127.0.0.1:9"]),
+        ({"uri": "mlruns"}, ["mlruns", "sqlite:///mlflow.db"]),
+        ({"uri": "mysql://user@localhost/name"}, ["mysql://user@", "sqlite:///mlflow.db"]),
     ],
 )
-def test_what_is_missing(place: Place, name: str, text: str) -> None:
-    assert_refused(place, text, **{name: text})
-
-
-@pytest.mark.parametrize(("name", "size"), [("captions.txt", 14), ("Images/3.jpg", 200)])
-def test_truncated_data(place: Place, name: str, size: int) -> None:
-    folder = kaggle(place.folder / "data", images=30)
-    os.truncate(folder / name, size)
-    assert_refused(place, Path(name).name, data=str(folder))
-
-
-def test_weights_of_another_architecture(place: Place) -> None:
-    path = place.folder / "other.safetensors"
-    save_file({"layer1.0.conv1.weight": np.zeros((4, 4, 3, 3), np.float32)}, path)
-    assert_refused(place, "densenet201", weights=str(path), frameworks="toy")
-
-
-def test_unreachable_server(place: Place) -> None:
+def test_what_is_missing_is_named_within_a_minute(
+    refuse: Callable[..., None], options: dict[str, str], parts: list[str]
+) -> None:
     began = time.monotonic()
-    assert_refused(replace(place, uri="http://127.0.0.1:9"), "http://127.0.0.1:9")
+    refuse(*parts, **options)
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("uri", ["mlruns", "mysql://user@localhost/name"])
-def test_store_that_mlflow_cannot_use(place: Place, uri: str) -> None:
-    assert_refused(replace(place, uri=uri), uri, "sqlite:///mlflow.db")
+@pytest.mark.parametrize(("name", "size"), [("captions.txt", 14), ("Images/3.jpg", 200)])
+def test_truncated_data(refuse: Callable[..., None], tmp_path: Path, name: str, size: int) -> None:
+    folder = kaggle(tmp_path / "data", images=30)
+    os.truncate(folder / name, size)
+    refuse(Path(name).name, data=str(folder))
 
 
-def test_imagenet_weights_without_a_network(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(place.folder))
+def test_weights_that_cannot_be_loaded(
+    refuse: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "other.safetensors"
+    save_file({"layer1.0.conv1.weight": np.zeros((4, 4, 3, 3), np.float32)}, path)
+    refuse("densenet201", weights=str(path), frameworks="toy")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens there
-    parts = "c1103571.pth", "weights=random"
-    assert_refused(place, *parts, weights="imagenet", frameworks="toy")
+    refuse("c1103571.pth", "weights=random", weights="imagenet", frameworks="toy")
 
 
 def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) -> None:
