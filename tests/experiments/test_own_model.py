@@ -15,6 +15,7 @@ import models
 from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from models import own
+from tests import warm
 from tests.conftest import ROOT, Place, wait_for
 from tests.documented import commands
 from tracking.records import StoredRun
@@ -110,6 +111,14 @@ def in_parts():
 """
 
 
+def make_from(place: Place, name: str, source: str) -> subprocess.CompletedProcess[str]:
+    """Make a model from a network in PyTorch, which that process has imported."""
+    (place.folder / "nets.py").write_text(NETWORK)
+    words = ("new", "model", name, f"--from={source}", "--output=made")
+    command = (sys.executable, "-m", "experiments", *words)
+    return warm.run(command, place.environment, place.folder, framework="pytorch")
+
+
 @pytest.mark.parametrize(
     ("source", "sizes", "files"),
     [
@@ -125,21 +134,24 @@ def test_network_in_pytorch_becomes_a_model(
     sizes: tuple[int, int, int | None, int, tuple[int, int]],
     files: int,
 ) -> None:
-    """Its cells start in other folders than that of its module."""
     name = f"from_{source.rpartition(':')[2].lower()}"
-    (place.folder / "nets.py").write_text(NETWORK)
-    done = run(place, "new", "model", name, f"--from={source}", f"--output={place.folder}/models")
+    done = make_from(place, name, source)
     assert done.returncode == DONE, done.stderr
-    folder = place.folder / "models" / name
+    folder = place.folder / "made" / name
     assert len(list(folder.iterdir())) == files
     monkeypatch.setenv(own.FOLDERS, "")
     definition = models.spec(own.add(folder))
     kind, spec = definition.Spec, definition.Spec()
     counts = definition.parameters(spec)
     assert (kind.channels, kind.least_side, kind.only_side, spec.classes, counts) == sizes
+
+
+def test_network_in_pytorch_is_measured(place: Place) -> None:
+    """Its cells start in other folders than that of its module."""
+    assert make_from(place, "mine", "torch:nets:small").returncode == DONE
     (place.folder / "nets.py").unlink()
     few = ("--steps_per_epoch=8", "--image_size=28", "--batch_size=16", "--threads=1")
-    call = ("classification", f"--model={folder}/", "--frameworks=pytorch")
+    call = ("classification", "--model=./made/mine/", "--frameworks=pytorch")
     done = run(place, *call, *few, *ONE_BLOCK)
     assert done.returncode == NO_VERDICT, done.stdout + done.stderr
     (cell,) = runs_of(place, "cell")
@@ -155,11 +167,10 @@ def test_network_in_pytorch_becomes_a_model(
     ],
 )
 def test_network_that_cannot_be_described_is_one_line(place: Place, source: str, part: str) -> None:
-    (place.folder / "nets.py").write_text(NETWORK)
-    done = run(place, "new", "model", "mine", f"--from={source}")
+    done = make_from(place, "mine", source)
     (line,) = done.stderr.splitlines()
     assert (done.returncode, part in line) == (WRONG_CALL, True), line
-    assert not (place.folder / "mine").exists()
+    assert not (place.folder / "made" / "mine").exists()
 
 
 @pytest.mark.slow
