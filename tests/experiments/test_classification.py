@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -17,7 +16,6 @@ from mlflow.entities import Run
 from experiments.cell.profile import PARTS
 from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
-from tests import conftest
 from tests.conftest import NewPlace, Place
 from tests.experiments import native_models
 from tests.experiments.small_campaigns import cells, command, report, run
@@ -31,41 +29,13 @@ def curve(place: Place, cell: Run, metric: str) -> list[float]:
     return [point.value for point in history]
 
 
-# Python runs it in every process whose path has it: at its end one writes its modules.
-WATCH = """
-import atexit, os, pathlib, sys
-file = pathlib.Path(__file__).with_name(f"{os.getpid()}.modules")
-atexit.register(lambda: file.write_text("\\n".join(sys.modules)))
-"""
-OF_THE_PARENT = {"mlflow", "experiments.run", "tracking.store"}
-IMPORTS = {"pytorch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
-# MLflow brings them, and no framework requires one.
-OF_MLFLOW = {"matplotlib", "pandas", "scipy", "sklearn"}
-OTHERS = {"jax", "torchvision"}  # LeNet needs none of them on either side
-
-
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory, new_place: NewPlace) -> Place:
     """Return the place of a campaign of LeNet in two frameworks."""
     place = new_place(tmp_path_factory.mktemp("lenet"))
-    (place.folder / "sitecustomize.py").write_text(WATCH)
     settings = {"frameworks": "pytorch,tensorflow", "thresholds": "0.1,0.999"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conftest, "PYTHONPATH", f"{place.folder}{os.pathsep}{conftest.PYTHONPATH}")
-        run(place, "lenet", epochs="4", profile="true", **FEW, **settings)
+    run(place, "lenet", epochs="4", profile="true", **FEW, **settings)
     return place
-
-
-def test_cells_import_only_their_framework(campaign: Place) -> None:
-    files = campaign.folder.glob("*.modules")
-    by_process = [set(file.read_text().split()) for file in files]
-    workload = "experiments.workloads.classification.train"
-    of_cells = [modules for modules in by_process if workload in modules]
-    assert len(of_cells) == 2
-    for modules in of_cells:
-        (framework,) = (name for name, needed in IMPORTS.items() if needed <= modules)
-        foreign = set[str]().union(*IMPORTS.values()) - IMPORTS[framework]
-        assert modules & (foreign | OTHERS | OF_MLFLOW | OF_THE_PARENT) == set()
 
 
 def cell_of(place: Place, framework: str) -> Run:

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from models import parity, spec
+from models import parity, spec, weights
 from models.contract import Array, Batch, Weights
 from models.frameworks import environment_on, missing
 from tests import warm
@@ -79,15 +79,16 @@ def checked(framework: str, device: str = "cpu") -> dict[str, Any]:
 
 
 @contextmanager
-def forked_sides() -> Iterator[None]:
-    """Let the parity gate compute each side in a fork with the framework's imports."""
+def forked_processes() -> Iterator[None]:
+    """Let the parity gate and the reader of state_dicts start forks with a framework's imports."""
 
     def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        framework = command[3]
-        variables = {**options["env"], **warm.variables_of(framework)}
+        framework = command[3] if command[2] == "models.parity" else "pytorch"
+        variables = options.get("env", os.environ) | warm.variables_of(framework)
         return warm.run(command, variables, options["cwd"], 500, framework)
 
-    with patch.object(parity, "subprocess", SimpleNamespace(run=run)):
+    forking = SimpleNamespace(run=run)
+    with patch.object(parity, "subprocess", forking), patch.object(weights, "subprocess", forking):
         yield
 
 
@@ -96,7 +97,7 @@ def side(framework: str, model: str) -> dict[str, Array]:
     """Return a side of the parity gate; skip the test without the framework."""
     if reason := missing(framework):
         pytest.skip(reason)
-    with forked_sides():
+    with forked_processes():
         request = parity.ParityRequest(model)
         return parity._compute_in_process(request, parity.Side(framework), 1, None)
 

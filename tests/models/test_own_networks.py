@@ -18,7 +18,7 @@ from models.errors import EvenhandError, UsageError
 from models.frameworks import missing
 from models.parity import ParityRequest, gate
 from tests.conftest import ROOT
-from tests.models.children import forked_sides, result_of
+from tests.models.children import forked_processes, result_of
 from tests.models.test_contract import slow_unless
 from tests.models.test_zoo import check_initial_weights, check_sizes
 
@@ -86,7 +86,7 @@ GELU = 'gelu(linear(layer_norm(x, f"{path}.norm2")'
 @pytest.fixture(autouse=True)
 def _no_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(own.FOLDERS, "")
-    with forked_sides():
+    with forked_processes():
         yield
 
 

@@ -15,7 +15,7 @@ from models import parity, weights
 from models.bert import spec as bert
 from models.caption_decoder import spec as decoder
 from models.contract import ErrorCode
-from tests.models.children import forked_sides, result_of
+from tests.models.children import forked_processes, result_of
 
 W, V = 1_024, 32_000  # of GNMT
 RECURRENT, LATER = (2 * 4 * 800 * (inputs + 800 + 1) for inputs in (32 * 41, 800))  # Deep Speech 2
@@ -216,6 +216,6 @@ def test_nonsense_sizes_are_refused(model: str, wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_whole_networks_pass_the_gate(model: str) -> None:
     request, sides = parity.ParityRequest(model, full=True), ["pytorch", "tensorflow"]
-    with forked_sides():
+    with forked_processes():
         rows = parity.gate(request, sides, at_once=1, threads=2)
     assert not [row for row in rows if not row.equal]
