@@ -213,6 +213,9 @@ class Place:
         return warm.Process(command, self.environment, self.folder, output)
 
 
+NewPlace = Callable[[Path], Place]
+
+
 def are_gone(processes: Iterable[psutil.Process]) -> bool:
     """Return whether none runs; one may wait as a zombie for a parent that has died."""
     running = (process for process in processes if process.is_running())
@@ -255,10 +258,20 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def new_place(shared_cache: Path, empty_store: Path) -> NewPlace:
+    """Return a function that makes a place with an empty store in a folder."""
+
+    def make(folder: Path) -> Place:
+        shutil.copy(empty_store, folder / "mlflow.db")
+        return Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
+
+    return make
+
+
 @pytest.fixture
-def place(tmp_path: Path, shared_cache: Path, empty_store: Path) -> Place:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return Place(tmp_path, shared_cache, f"sqlite:///{tmp_path}/mlflow.db")
+def place(tmp_path: Path, new_place: NewPlace) -> Place:
+    return new_place(tmp_path)
 
 
 @pytest.fixture

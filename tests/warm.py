@@ -1,7 +1,8 @@
-"""Commands as forks of multiprocessing's fork server, which has imported what they import.
+"""Commands and scripts as forks of multiprocessing's fork servers, which have made their imports.
 
-For tests whose subject is not the start: importing MLflow takes three seconds of a CPU. What a
-command itself starts (cells, proofs, servers) are processes as a user has them.
+For tests whose subject is not the start: importing MLflow takes three seconds of a CPU, a framework
+up to five. A process of tests has one server of commands and one of each framework that it needs.
+What a command itself starts (cells, proofs, servers) are processes as a user has them.
 """
 
 from __future__ import annotations
@@ -17,31 +18,42 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
-from multiprocessing.context import ForkServerContext
-from multiprocessing.forkserver import ensure_running
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from models import own
+from models import frameworks, own
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY = str(ROOT / "tests" / "toy_framework" / "installed")
+FRAMEWORK = "EVENHAND_WARM_FRAMEWORK"  # of a server
 _STARTING = threading.Lock()
 _ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
 
 
 def run(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, seconds: float = 300
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    seconds: float = 300,
+    framework: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m MODULE …` or `python -c CODE …` to its end.
+
+    Args:
+        command: Command line.
+        environment: All variables of the process.
+        folder: Working folder.
+        seconds: Time limit.
+        framework: Framework that the process finds imported; if empty, it is a command.
 
     Raises:
         subprocess.TimeoutExpired: After so many seconds; the command is killed.
     """
     with tempfile.TemporaryDirectory() as place:
         output, errors = Path(place, "stdout"), Path(place, "stderr")
-        process = Process(command, environment, folder, output, errors)
+        process = Process(command, environment, folder, output, errors, framework)
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -63,16 +75,19 @@ class Process:
         folder: Path,
         output: Path,
         errors: Path | None = None,
+        framework: str = "",
     ) -> None:
         self._command, self._output = command, output
-        with _STARTING:  # threads would restore each other's environment
-            context = _context()
+        context = multiprocessing.get_context("forkserver")
         has_group = context.Event()
         files = output, errors or output
         self._process = context.Process(
             target=_run, args=(command[1:], dict(environment), folder, files, has_group)
         )
-        self._process.start()
+        with _STARTING:  # threads would restore each other's environment and server
+            connect = _server(framework and server_of(framework)).connect_to_new_process
+            with patch.object(forkserver, "connect_to_new_process", connect):
+                self._process.start()
         assert has_group.wait(60)
         self.pid = self._process.pid or 0
         atexit.register(self.kill)  # before multiprocessing waits for it
@@ -107,14 +122,30 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
+def server_of(framework: str) -> str:
+    """Return the framework whose server has this one's imports: the first variant with them."""
+    packages = frameworks.described(framework).packages
+    names = frameworks.available()
+    return next(name for name in names if frameworks.described(name).packages == packages)
+
+
+def variables_of(framework: str) -> dict[str, str]:
+    """Return the variables that a framework reads on import, for the CPU."""
+    backend = frameworks.described(framework).packages[-1]
+    keras = {"KERAS_BACKEND": backend, "KERAS_TORCH_DEVICE": "cpu"}
+    return {**keras, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
 @cache
-def _context() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.warm_imports"])
-    path = os.pathsep.join([str(ROOT), TOY])
-    with patch.dict(os.environ, {**_ENVIRONMENT, "PYTHONPATH": path}, clear=True):
-        ensure_running()
-    return context
+def _server(framework: str) -> forkserver.ForkServer:
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(["tests.warm_imports"])
+    variables = {"PYTHONPATH": os.pathsep.join([str(ROOT), TOY]), FRAMEWORK: framework}
+    if framework:
+        variables |= variables_of(framework)
+    with patch.dict(os.environ, {**_ENVIRONMENT, **variables}, clear=True):
+        server.ensure_running()
+    return server
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Imports of commands, made once by the fork server of tests/warm.py."""
+"""Imports of commands, or of a framework, made once by a fork server of tests/warm.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from importlib import import_module
 from models import frameworks
 
 _BEFORE = dict(os.environ)
-gc.disable()
-for _name in (
+_FRAMEWORK = os.environ["EVENHAND_WARM_FRAMEWORK"]
+_COMMANDS = (
     "experiments.cli.main",
     "experiments.cli.campaign",
     "experiments.run.pipeline",
@@ -30,9 +30,21 @@ for _name in (
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
     "experiments.workloads.captioning.prepare",
-):
-    import_module(_name)
-import_module("sqlalchemy.orm").configure_mappers()  # of MLflow's tables
+)
+gc.disable()
+if not _FRAMEWORK:
+    for _name in _COMMANDS:
+        import_module(_name)
+    import_module("sqlalchemy.orm").configure_mappers()  # of MLflow's tables
+elif "jax" not in frameworks.described(_FRAMEWORK).packages:  # JAX reads its precision on import
+    # libraries report their start, and what is frozen when they end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with frameworks.lean_import(_FRAMEWORK):
+        for _name in frameworks.described(_FRAMEWORK).packages:
+            import_module(_name)
+            if _name == "torch":
+                import_module("torch._dynamo")  # the first optimizer imports it
+        frameworks.load(_FRAMEWORK, "adapter")
 frameworks._variants.cache_clear()  # a command may have another path
 gc.freeze()  # a fork that collected these objects would copy them
 gc.enable()

@@ -24,7 +24,8 @@ from experiments.comparison.statistics import estimates
 from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, OptimizerConfig
-from tests.models.children import run_in
+from tests import warm
+from tests.models.children import run_python
 
 RATE, CLASSES, SIDE = 1e-6, 10, 40
 # Network, rows, pairs of steps: so many that each takes some seconds.
@@ -42,7 +43,8 @@ PROCESSES, MOST = 8, 1.02
 def ratios_of_process(framework: str, *point: object, first: str = "harness") -> dict[str, float]:
     """Return the time in the harness over that in the plain loop, of steps and of requests."""
     words = (framework, *map(str, point), first)
-    output = run_in(framework, "-m", "tests.benchmarks.overhead", *words).stdout
+    module = ("-m", "tests.benchmarks.overhead")
+    output = run_python(*module, *words, **warm.variables_of(framework)).stdout
     ratios: dict[str, float] = json.loads(output.splitlines()[-1])
     return ratios
 

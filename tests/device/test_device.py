@@ -28,7 +28,7 @@ from models import frameworks, parity
 from tests import cells
 from tests.cells import CellOutcome
 from tests.device.checks import CHECKS
-from tests.models.framework_contract import contract_run
+from tests.models.children import checked
 from tracking import nvml, provenance
 from tracking.records import RunOutcome, Tags, from_line
 from tracking.sensors.windows import STEADY_SECONDS
@@ -97,7 +97,7 @@ def test_known_work(framework: str, name: str) -> None:
 @each_framework
 @needs_gpu
 def test_framework_keeps_its_contract(framework: str) -> None:
-    outcomes = contract_run(framework, device=DEVICE).outcomes
+    outcomes = checked(framework, DEVICE)["outcomes"]
     assert not {check: text for check, text in outcomes.items() if text}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from experiments.datasets import caption_batches
 from experiments.datasets.captions import index
 from experiments.studies import captioning
 from experiments.workloads.captioning import samples
-from tests.conftest import ROOT, Place, set_toy_costs, titled
+from tests.conftest import ROOT, NewPlace, Place, set_toy_costs, titled
 from tests.experiments import native_models
 from tests.experiments.small_campaigns import run as run_campaign
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
@@ -30,13 +29,10 @@ from tracking.store import Store
 
 
 @pytest.fixture(scope="module")
-def finished(
-    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
-) -> Place:
+def finished(tmp_path_factory: pytest.TempPathFactory, new_place: NewPlace) -> Place:
     """Return the place of a campaign that extracted its features; parity was proven before."""
     folder = tmp_path_factory.mktemp("campaign")
-    shutil.copy(empty_store, folder / "mlflow.db")
-    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db").without_features()
+    place = new_place(folder).without_features()
     models = {"save_model": "first", "register": "scenes captioner"}
     done = place.run(blocks="1", inference_requests="80", team="vision", **models)
     assert done.returncode == 3, done.stdout + done.stderr

@@ -15,6 +15,7 @@ import models
 from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from models import own
+from tests import warm
 from tests.conftest import ROOT, Place, wait_for
 from tests.documented import commands
 from tracking.records import StoredRun
@@ -70,23 +71,19 @@ def test_tutorial_can_be_followed(place: Place) -> None:
     assert "my_net" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "frameworks", ["pytorch", pytest.param("pytorch,keras-torch", marks=pytest.mark.slow)]
-)
-def test_vision_transformer_is_proven_and_measured(place: Place, frameworks: str) -> None:
-    """It has a layer of its own, and a rule for its weights.
-
-    One framework needs no proof; test_own_networks.py compares both in the gate.
-    """
+@pytest.mark.slow  # test_own_networks.py compares them in the gate
+def test_vision_transformer_is_proven_and_measured(place: Place) -> None:
+    """It has a layer of its own, and a rule for its weights."""
     folder = ROOT / "tests" / "models" / "own" / "vision_transformer"
     few = (*ONE_BLOCK, "--steps_per_epoch=8", "--batch_size=16", "--threads=1")
-    done = run(place, "classification", f"--model={folder}/", *few, f"--frameworks={frameworks}")
+    call = ("classification", f"--model={folder}/", "--frameworks=pytorch,keras-torch")
+    done = run(place, *call, *few)
     assert done.returncode == NO_VERDICT, done.stdout + done.stderr
     (campaign,) = runs_of(place, "campaign")
-    assert campaign.tags.get("parity") == ("equal" if "," in frameworks else None)
+    assert campaign.tags["parity"] == "equal"
     cells = runs_of(place, "cell")
-    outcomes = {cell.tags["framework"]: cell.tags["outcome"] for cell in cells}
-    assert outcomes == dict.fromkeys(frameworks.split(","), "ok")
+    assert {cell.tags["framework"] for cell in cells} == {"pytorch", "keras-torch"}
+    assert {cell.tags["outcome"] for cell in cells} == {"ok"}
     assert {cell.metrics["model/trainable_parameters"] for cell in cells} == {53_482.0}
 
 
@@ -110,6 +107,14 @@ def in_parts():
 """
 
 
+def make_from(place: Place, name: str, source: str) -> subprocess.CompletedProcess[str]:
+    """Make a model from a network in PyTorch, which that process has imported."""
+    (place.folder / "nets.py").write_text(NETWORK)
+    words = ("new", "model", name, f"--from={source}", "--output=made")
+    command = (sys.executable, "-m", "experiments", *words)
+    return warm.run(command, place.environment, place.folder, framework="pytorch")
+
+
 @pytest.mark.parametrize(
     ("source", "sizes", "files"),
     [
@@ -125,25 +130,29 @@ def test_network_in_pytorch_becomes_a_model(
     sizes: tuple[int, int, int | None, int, tuple[int, int]],
     files: int,
 ) -> None:
-    """Its cells start in other folders than that of its module."""
     name = f"from_{source.rpartition(':')[2].lower()}"
-    (place.folder / "nets.py").write_text(NETWORK)
-    done = run(place, "new", "model", name, f"--from={source}", f"--output={place.folder}/models")
+    done = make_from(place, name, source)
     assert done.returncode == DONE, done.stderr
-    folder = place.folder / "models" / name
+    folder = place.folder / "made" / name
     assert len(list(folder.iterdir())) == files
     monkeypatch.setenv(own.FOLDERS, "")
     definition = models.spec(own.add(folder))
     kind, spec = definition.Spec, definition.Spec()
     counts = definition.parameters(spec)
     assert (kind.channels, kind.least_side, kind.only_side, spec.classes, counts) == sizes
+
+
+def test_network_in_pytorch_is_measured(place: Place) -> None:
+    """Its cells start in other folders than that of its module."""
+    assert make_from(place, "mine", "torch:nets:small").returncode == DONE
     (place.folder / "nets.py").unlink()
     few = ("--steps_per_epoch=8", "--image_size=28", "--batch_size=16", "--threads=1")
-    call = ("classification", f"--model={folder}/", "--frameworks=pytorch")
+    call = ("classification", "--model=./made/mine/", "--frameworks=pytorch")
     done = run(place, *call, *few, *ONE_BLOCK)
     assert done.returncode == NO_VERDICT, done.stdout + done.stderr
     (cell,) = runs_of(place, "cell")
     assert cell.tags["outcome"] == "ok"
+    assert cell.metrics["model/trainable_parameters"] == 36 + 8 + 4 * 10 + 10
 
 
 @pytest.mark.parametrize(
@@ -155,11 +164,10 @@ def test_network_in_pytorch_becomes_a_model(
     ],
 )
 def test_network_that_cannot_be_described_is_one_line(place: Place, source: str, part: str) -> None:
-    (place.folder / "nets.py").write_text(NETWORK)
-    done = run(place, "new", "model", "mine", f"--from={source}")
+    done = make_from(place, "mine", source)
     (line,) = done.stderr.splitlines()
     assert (done.returncode, part in line) == (WRONG_CALL, True), line
-    assert not (place.folder / "mine").exists()
+    assert not (place.folder / "made" / "mine").exists()
 
 
 @pytest.mark.slow

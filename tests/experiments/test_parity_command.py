@@ -132,49 +132,24 @@ def test_unequal_models_are_refused_or_marked(place: Place) -> None:
     assert "Traceback" not in output
 
 
-def cached_rows(folder: Path, device: str = "cpu") -> list[Row]:
-    request = ParityRequest("lenet", device=device)
-    return parity_cache.rows(request, ["a", "b"], folder, lambda *_: None)
+@pytest.fixture
+def proofs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, str]]]:
+    """Return device and environment of each proof; every network is judged equal."""
+    calls: list[tuple[str, Mapping[str, str]]] = []
 
-
-EQUAL = [Row("lenet", "b", "a", quantity, "x", 0.0, 0.0) for quantity in QUANTITIES]
-
-
-def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    different = [replace(row, error=row.quantity == "step", limit=1e-8) for row in EQUAL]
-    results = iter([EQUAL, different])
-    monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(results))
-    assert [cached_rows(tmp_path) for _ in range(2)] == [EQUAL, EQUAL]
-    monkeypatch.setattr(parity_cache, "_code", lambda: "changed")
-    (line,) = parity_cache.differences(cached_rows(tmp_path))
-    assert "step of x" in line
-
-
-class RecordingGate:
-    """Gate that judges every network equal and records the devices."""
-
-    def __init__(self) -> None:
-        self.devices: list[str] = []
-        self.environments: list[Mapping[str, str]] = []
-
-    def __call__(
-        self, request: ParityRequest, sides: list[Side], environment: Mapping[str, str], **_: object
+    def gate(
+        request: ParityRequest, sides: list[Side], environment: Mapping[str, str], **_: object
     ) -> list[Row]:
-        self.devices.append(request.device)
-        self.environments.append(environment)
-        names = [str(side) for side in sides[1:]]
+        calls.append((request.device, environment))
+        values = ("x", 0.0, 0.0)
         return [
-            Row(request.model, name, str(sides[0]), quantity, "x", 0.0, 0.0, device=request.device)
-            for name in names
-            for quantity in QUANTITIES
+            Row(request.model, str(side), str(sides[0]), name, *values, device=request.device)
+            for side in sides[1:]
+            for name in QUANTITIES
         ]
 
-
-@pytest.fixture
-def recording_gate(monkeypatch: pytest.MonkeyPatch) -> RecordingGate:
-    gate = RecordingGate()
     monkeypatch.setattr(parity_cache, "gate", gate)
-    return gate
+    return calls
 
 
 def prove(settings: classification.Settings) -> Prepared:
@@ -191,38 +166,44 @@ def test_campaign_proves_equality_on_the_measured_device(
     device: str,
     expected: str,
     tmp_path: Path,
-    recording_gate: RecordingGate,
+    proofs: list[tuple[str, Mapping[str, str]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provenance, "gpus", lambda: ["NVIDIA H100 (driver 580)"])
     prepared = prove(classification.Settings(device=device, cache=str(tmp_path)))
-    assert recording_gate.devices == [expected]
-    (variables,) = recording_gate.environments
-    assert variables.get("XLA_PYTHON_CLIENT_PREALLOCATE") == (
-        "false" if expected == "cuda" else None
-    )
+    ((proven_on, variables),) = proofs
+    assert proven_on == prepared.tags["parity.device"] == expected
+    preallocates = "false" if expected == "cuda" else None
+    assert variables.get("XLA_PYTHON_CLIENT_PREALLOCATE") == preallocates
     assert (variables.get("CUDA_VISIBLE_DEVICES") == "") == (expected == "cpu"), "as its cells"
-    assert prepared.tags["parity.device"] == expected
     assert {row["device"] for row in json.loads(prepared.files["parity.json"])} == {expected}
 
 
 def test_launch_without_a_gpu_proves_on_its_cpu(
-    tmp_path: Path, recording_gate: RecordingGate
+    tmp_path: Path, proofs: list[tuple[str, Mapping[str, str]]]
 ) -> None:
     prepared = prove(classification.Settings(executor="slurm", gres="gpu:1", cache=str(tmp_path)))
-    assert recording_gate.devices == ["cpu"]
+    assert [device for device, _ in proofs] == ["cpu"]
     assert len(prepared.warnings) == 1
 
 
-def test_other_device_is_judged_again(
-    tmp_path: Path, recording_gate: RecordingGate, monkeypatch: pytest.MonkeyPatch
+def test_other_code_and_other_devices_are_judged_again(
+    tmp_path: Path,
+    proofs: list[tuple[str, Mapping[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cards = [["card A"]]
-    monkeypatch.setattr(provenance, "gpus", lambda: cards[-1])
-    for device in ("cpu", "cuda", "cpu", "cuda"):
-        cached_rows(tmp_path, device)
-    assert recording_gate.devices == ["cpu", "cuda"]
-    cards.append(["card B"])  # other code of the libraries may run on it
-    for device in ("cpu", "cuda"):
-        cached_rows(tmp_path, device)
-    assert recording_gate.devices == ["cpu", "cuda", "cuda"]
+    def judge(*devices: str) -> list[str]:
+        """Return the devices on which rows are judged, and not read from the cache."""
+        proofs.clear()
+        for device in devices:
+            request = ParityRequest("lenet", device=device)
+            rows = parity_cache.rows(request, ["a", "b"], tmp_path, lambda *_: None)
+            assert [row.quantity for row in rows] == list(QUANTITIES)
+        return [device for device, _ in proofs]
+
+    monkeypatch.setattr(provenance, "gpus", lambda: ["card A"])
+    assert judge("cpu", "cuda", "cpu", "cuda") == ["cpu", "cuda"]
+    monkeypatch.setattr(provenance, "gpus", lambda: ["card B"])  # libraries may run other code
+    assert judge("cpu", "cuda") == ["cuda"]
+    monkeypatch.setattr(parity_cache, "_code", lambda: "changed")
+    assert judge("cpu") == ["cpu"]

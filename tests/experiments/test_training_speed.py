@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import models
-from experiments.cli.codes import NO_VERDICT, WRONG_CALL
+from experiments.cli.codes import WRONG_CALL
 from experiments.comparison import compare
 from experiments.comparison.analyses import published
 from experiments.comparison.runs.query import table
@@ -35,18 +35,34 @@ TINY = {"size": "tiny", "batch_size": "4"}
 
 
 @pytest.mark.parametrize(
-    "frameworks", ["pytorch", pytest.param("pytorch,tensorflow", marks=pytest.mark.slow)]
+    ("model", "options", "levels"),
+    [
+        (
+            "caption_decoder",
+            {"frameworks": "pytorch", "vary": "lstm=cells,layer"},
+            {("pytorch", "cells"), ("pytorch", "layer")},
+        ),
+        pytest.param(
+            "bert",
+            {"frameworks": "pytorch,tensorflow"},
+            {("pytorch", "layer"), ("tensorflow", "layer")},
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
-def test_frameworks_train_on_varying_lengths(place: Place, frameworks: str) -> None:
-    settings = {"models": "bert", "lengths": "varying", "steps": "9"}
-    run(place, "training_speed", frameworks=frameworks, **TINY, **settings)
-    assert {cell.data.tags["framework"] for cell in cells(place)} == set(frameworks.split(","))
-    for cell in cells(place):
+def test_frameworks_and_implementations_train_on_varying_lengths(
+    place: Place, model: str, options: dict[str, str], levels: set[tuple[str, str]]
+) -> None:
+    settings = {"models": model, "lengths": "varying", "steps": "9"}
+    run(place, "training_speed", **TINY, **settings, **options)
+    measured = cells(place)
+    assert {(cell.data.tags["framework"], cell.data.params["lstm"]) for cell in measured} == levels
+    for cell in measured:
         metrics = cell.data.metrics
-        assert cell.data.tags.get("parity", "equal") == "equal"
+        assert cell.data.tags["parity"] == "equal"
         (dataset,) = (used.dataset for used in cell.inputs.dataset_inputs)
         assert cell.data.tags["dataset"] == dataset.name == "random-inputs"
-        assert json.loads(dataset.profile) == {"batch of bert": 4}
+        assert json.loads(dataset.profile) == {f"batch of {model}": 4}
         # nine steps in the first epoch, which has the first step, and nine timed ones
         assert metrics["train/first_epoch_seconds"] > metrics["train/first_step_seconds"]
         assert metrics["train/epoch_seconds"] * metrics["train/examples_per_second"] >= 9 * 4
@@ -168,23 +184,14 @@ def test_gate_compares_every_implementation() -> None:
         assert bool(proven) == is_proven
 
 
-@pytest.mark.parametrize(
-    ("framework", "levels", "code"),
-    [
-        ("pytorch", "cells,layer", NO_VERDICT),
-        pytest.param("tensorflow", "cells,block-v2", WRONG_CALL, marks=pytest.mark.slow),
-    ],
-)
-def test_implementations_are_measured_unless_the_gate_refuses_them(
-    place: Place, framework: str, levels: str, code: int
-) -> None:
+@pytest.mark.slow
+def test_implementation_that_the_gate_refuses_is_not_measured(place: Place) -> None:
     """The gradient of BlockLSTMV2 takes its gates for those of BlockLSTM."""
     settings = {**TINY, "models": "caption_decoder", "steps": "3", "warmup_steps": "1"}
-    settings |= {"frameworks": framework, "vary": f"lstm={levels}"}
+    settings |= {"frameworks": "tensorflow", "vary": "lstm=cells,block-v2"}
     done = place.call(*command(place, "training_speed", **settings))
-    assert done.returncode == code, done.stdout + done.stderr
-    measured = {cell.data.params["lstm"] for cell in cells(place)}
-    assert measured == (set(levels.split(",")) if code == NO_VERDICT else set())
+    assert done.returncode == WRONG_CALL, done.stdout + done.stderr
+    assert not cells(place)
 
 
 def test_random_captions_are_padded() -> None:

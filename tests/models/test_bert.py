@@ -1,4 +1,4 @@
-"""BERT: its size by hand, its numbers against plain NumPy, checkpoints of Hugging Face."""
+"""BERT: checkpoints of Hugging Face, and its outputs against transformers."""
 
 from __future__ import annotations
 
@@ -13,32 +13,7 @@ import pytest
 from models import weights
 from models.bert import spec as bert
 from models.contract import Array, ErrorCode, ModelError
-from tests.models.children import run_python
-from tests.models.network_checks import check_initial_weights, check_sizes
-
-EMBEDDINGS = (30_522 + 512 + 2) * 768 + 2 * 768
-ATTENTION = 4 * (768 * 768 + 768) + 2 * 768
-FEED_FORWARD = 768 * 3_072 + 3_072 + 3_072 * 768 + 768 + 2 * 768
-POOLER, HEAD = 768 * 768 + 768, 2 * 768 + 2
-
-
-def test_published_size_and_initial_weights() -> None:
-    encoder = EMBEDDINGS + 12 * (ATTENTION + FEED_FORWARD) + POOLER
-    assert encoder == 109_482_240
-    assert bert.shapes(bert.Spec(classes=None)).parameters == (encoder, 0)
-    check_sizes("bert", (encoder + HEAD, 0))
-    check_initial_weights("bert")
-    drawn = bert.initial_weights(
-        replace(bert.SIZES["tiny"], vocabulary=5_000), np.random.default_rng(0)
-    )
-    words = drawn["embeddings.word_embeddings.weight"]
-    assert np.abs(words).max() <= 0.04
-    assert words.std() == pytest.approx(
-        0.02 * 0.8796, rel=0.01
-    )  # a normal without what is beyond two deviations
-    assert (drawn["encoder.layer.1.output.LayerNorm.weight"] == 1).all()
-    assert (drawn["encoder.layer.1.output.LayerNorm.bias"] == 0).all()
-
+from tests.models.children import run_in
 
 SMALL = bert.Spec(
     vocabulary=11, width=8, layers=1, heads=2, intermediate=6, positions=5, classes=None
@@ -139,4 +114,4 @@ assert shapes == bert.shapes(bert.Spec(classes=None))
 )
 def test_outputs_equal_those_of_transformers() -> None:
     """The same names, and the same pooled vectors, in float64."""
-    run_python("-c", REFERENCE)
+    run_in("pytorch", "-c", REFERENCE)

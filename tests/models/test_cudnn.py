@@ -11,7 +11,7 @@ from experiments.cell import measure
 from experiments.comparison.analyses import runs
 from experiments.comparison.runs.warning import WarningCode
 from models.frameworks import missing
-from tests.models.children import results_of
+from tests.models.children import result_of
 from tracking.records import JIT_COMPILE, JIT_PLANNED
 
 # Keras believes that there is a GPU; cuDNN's operator is a Python function, unknown to XLA.
@@ -19,7 +19,7 @@ USES = """
 import sys
 import numpy as np
 from models.frameworks import open_framework
-adapter = open_framework({framework!r}, device="cpu", threads=1, precision="float32", seed=0)
+adapter = open_framework(NAME, device="cpu", threads=1, precision="float32", seed=0)
 import models, tensorflow as tf
 from models.contract import OptimizerConfig
 rnn = sys.modules["keras.src.backend.tensorflow.rnn"]
@@ -42,8 +42,8 @@ DECIDED = """
 from types import SimpleNamespace
 import numpy as np
 from models.frameworks import open_framework
-adapter = open_framework({framework!r}, device="cpu", threads=1, precision="float32", seed=0)
-if {device!r} == "cuda":  # the device that Keras looks for
+adapter = open_framework(NAME, device="cpu", threads=1, precision="float32", seed=0)
+if DEVICE == "cuda":  # the device that Keras looks for
     import tensorflow as tf
     tf.config.list_physical_devices = lambda *_: [SimpleNamespace(device_type="GPU")]
 import models
@@ -57,54 +57,41 @@ for supports in (True, False):
         layer.supports_jit = supports
     optimizer = adapter.optimizer(network, OptimizerConfig("adam", 0.1))
     output = SimpleNamespace(record=lambda record: tags.append(dict(record.values)))
-    cell = SimpleNamespace(run="r", framework={framework!r}, device={device!r})
+    cell = SimpleNamespace(run="r", framework=NAME, device=DEVICE)
     record_implementation(cell, adapter, network, optimizer, output)
 result = [[at.get("jit_compile"), at.get("jit_compile.planned")] for at in tags]
 """
 
 
-@pytest.fixture(scope="module")
-def tensorflow() -> dict[str, Any]:
-    scripts = {name: USES.format(framework=name) for name in ("tensorflow", "tensorflow+xla")}
-    decided = DECIDED.format(framework="keras-tensorflow", device="cuda")
-    return results_of("tensorflow", {**scripts, "decided": decided})
-
-
 @pytest.mark.parametrize(
     ("framework", "use_cudnn"), [("tensorflow", "auto"), ("tensorflow+xla", False)]
 )
-def test_only_layers_outside_of_xla_may_use_cudnn(
-    tensorflow: dict[str, Any], framework: str, use_cudnn: object
-) -> None:
-    version, layers, is_called = tensorflow[framework]
+def test_only_layers_outside_of_xla_may_use_cudnn(framework: str, use_cudnn: object) -> None:
+    version, layers, is_called = result_of(framework, f"NAME = {framework!r}\n{USES}")
     assert version == str(use_cudnn)
     assert len(layers) > 4
     assert set(layers) == {use_cudnn}
     assert is_called == (use_cudnn == "auto")
 
 
-def test_cell_records_the_decision_of_keras(tensorflow: dict[str, Any]) -> None:
-    """Keras looks for a GPU, and checks that XLA can compile each layer."""
-    assert tensorflow["decided"] == [["True", "True"], ["False", "True"]]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "decided"),
+    ("framework", "device", "decided"),
     [
-        ("tensorflow", ["False", "False"]),
-        ("tensorflow+xla", ["True", "True"]),
-        ("keras-jax", ["True", "True"]),
-        ("keras-torch", [None, None]),
+        ("keras-tensorflow", "cuda", [["True", "True"], ["False", "True"]]),
+        ("tensorflow", "cpu", [["False", "False"]] * 2),
+        ("tensorflow+xla", "cpu", [["True", "True"]] * 2),
+        pytest.param("keras-jax", "cpu", [["True", "True"]], marks=pytest.mark.slow),
+        ("keras-torch", "cpu", [[None, None]] * 2),
     ],
 )
-def test_each_variant_records_whether_it_is_compiled(
-    framework: str, decided: list[str | None]
+def test_cell_records_whether_its_network_is_compiled(
+    framework: str, device: str, decided: list[list[str | None]]
 ) -> None:
+    """Keras looks for a GPU, and checks that XLA can compile each layer."""
     if reason := missing(framework):
         pytest.skip(reason)
-    script = DECIDED.format(framework=framework, device="cpu")
-    assert results_of(framework, {"decided": script})["decided"][0] == decided
+    script = f"NAME, DEVICE = {framework!r}, {device!r}\n{DECIDED}"
+    assert result_of(framework, script)[: len(decided)] == decided
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from models.contract import Array, Weights
 from models.lstms import FLOAT32_ALONE
 from models.parity import ParityRequest, Side
 from tests.models import plain
-from tests.models.children import results_of
+from tests.models.children import result_of
 
 LENGTHS, INPUTS, WIDTH = np.array([5, 2, 4]), 4, 3
 CASE = """
@@ -132,7 +132,7 @@ def test_implementations_equal_the_plain_loop_in_outputs_and_slopes(
     """Compare to 1e-12 in float64, 1e-8 with differences, 1e-5 in float32 (rounding 6e-8)."""
     np.savez(tmp_path / "case.npz", **drawn())
     script = CASE.format(path=str(tmp_path / "case.npz")) + SCRIPTS[framework]
-    results = results_of(framework, {"lstms": script})["lstms"]
+    results = result_of(framework, script)
     assert len(results) == 4
     expected = looped(drawn())
     for name, (steps, gradients) in results.items():

@@ -1,12 +1,8 @@
-"""Code inside the clock: the same work in each framework, and nothing else.
-
-All scripts of a framework run in one process, which imports it once.
-"""
+"""Code inside the clock: the same work in each framework, and nothing else."""
 
 from __future__ import annotations
 
 import ast
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import pytest
 from models.errors import ErrorCode, ModelError
 from models.frameworks import available, missing
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
-from tests.models.children import ROOT, results_of, run_python
+from tests.models.children import ROOT, result_of
 from tests.models.test_contract import QUICK, slow_unless
 
 PLAIN_LOOPS = ("pytorch", "tensorflow")
@@ -261,7 +257,6 @@ for model in ("caption_decoder", "bert", "lenet"):
     types = sorted({str(array.dtype) for array in placed.inputs})
     result[model] = [types, str(placed.targets.dtype)]
 """
-# The last: it switches the library.
 ONEDNN = """
 import torch
 result = {}
@@ -272,43 +267,19 @@ for algorithm in ("onednn", "plain"):
     has_onednn = any("mkldnn" in event.key for event in profiler.key_averages())
     result[algorithm] = [has_onednn, outputs.tolist()]
 """
-SCRIPTS = {
-    "pytorch": {
-        "modes": MODES,
-        "layouts": LAYOUTS,
-        "widened": WIDENED,
-        "optimizers": OPTIMIZERS,
-        "autocast": AUTOCAST,
-        "placed": PLACED,
-        "onednn": ONEDNN,
-        "switches": SWITCHES,
-    },
-    "tensorflow": {"updates": UPDATES},
-    "keras-torch": {"updates": UPDATES},
-}
 
 
 @cache
-def results(framework: str) -> dict[str, Any]:
+def measured(framework: str, script: str) -> Any:
     if reason := missing(framework):
         pytest.skip(reason)
-    scripts = {"versions": VERSIONS, "even": EVEN, "precision": PRECISION}
-    if framework in PLAIN_LOOPS:
-        scripts["plain"] = PLAIN
-    scripts |= SCRIPTS.get(framework, {})
-    name = f"name = {framework!r}\n"
-    return results_of(framework, {key: PRELUDE + name + text for key, text in scripts.items()})
-
-
-@pytest.fixture(scope="module")
-def pytorch() -> dict[str, Any]:
-    return results("pytorch")
+    return result_of(framework, PRELUDE + script)
 
 
 @pytest.mark.parametrize("framework", PLAIN_LOOPS)
 def test_plain_loop_is_the_same_training(framework: str) -> None:
     """Eight steps with each framework's own Adam; only the order of a sum may differ in float32."""
-    answers, plain, ours = results(framework)["plain"]
+    answers, plain, ours = measured(framework, PLAIN)
     assert plain == pytest.approx(ours, rel=1e-4)
     assert plain[-1] < 0.9 * plain[0]
     np.testing.assert_allclose(*answers, rtol=1e-4, atol=1e-5)
@@ -331,14 +302,15 @@ def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
 @pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
 def test_equal_weights_give_the_same_loss_with_and_without_them(framework: str) -> None:
     """The plain mean if all weights are 1; after the first other weight never again."""
-    losses, even = results(framework)["even"]
+    losses, even = measured(framework, EVEN)
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
     assert even == [True, False, False]
 
 
 @pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
-def test_mixed_precision_rounds_and_nothing_else(framework: str, pytorch: dict[str, Any]) -> None:
-    exact, rounded = pytorch["precision"]["float32"], results(framework)["precision"]
+def test_mixed_precision_rounds_and_nothing_else(framework: str) -> None:
+    exact = measured("pytorch", PRECISION)["float32"]
+    rounded = measured(framework, PRECISION)
     assert rounded["tf32"] == ErrorCode.NO_DEVICE
     for model in ("caption_decoder", "mobilenet_v2"):
         logits, loss, *_ = exact[model]
@@ -352,9 +324,9 @@ def test_mixed_precision_rounds_and_nothing_else(framework: str, pytorch: dict[s
     assert rounded["bfloat16"]["captions"] == exact["captions"]
 
 
-def test_pytorch_sets_the_mode_only_outside_of_the_clock(pytorch: dict[str, Any]) -> None:
+def test_pytorch_sets_the_mode_only_outside_of_the_clock() -> None:
     """`train()` and `eval()` walk over all modules: milliseconds if there are hundreds."""
-    modes = dict(pytorch["modes"])
+    modes = dict(measured("pytorch", MODES))
     walks = modes.pop("walks")
     assert "inside" not in walks
     assert len(walks) <= 7  # there and back: epoch 2, gradients 3, step 2
@@ -363,22 +335,20 @@ def test_pytorch_sets_the_mode_only_outside_of_the_clock(pytorch: dict[str, Any]
 
 
 @pytest.mark.parametrize("name", ["pytorch", "pytorch+channels_last"])
-def test_pytorch_places_types_and_layouts_outside_of_the_clock(
-    pytorch: dict[str, Any], name: str
-) -> None:
+def test_pytorch_places_types_and_layouts_outside_of_the_clock(name: str) -> None:
     """Classes as int64, images in the kernels' order of memory."""
-    moved, channels_last = pytorch["layouts"][name]
+    moved, channels_last = measured("pytorch", LAYOUTS)[name]
     assert moved == []
     assert channels_last == [name == "pytorch+channels_last"] * 2  # images and kernels
 
 
-def test_bfloat16_logits_are_widened_on_the_host(pytorch: dict[str, Any]) -> None:
-    assert pytorch["widened"] == ["float32", ["cpu", "to", "numpy"]]
+def test_bfloat16_logits_are_widened_on_the_host() -> None:
+    assert measured("pytorch", WIDENED) == ["float32", ["cpu", "to", "numpy"]]
 
 
-def test_pytorchs_optimizers_are_named_by_their_kernels(pytorch: dict[str, Any]) -> None:
+def test_pytorchs_optimizers_are_named_by_their_kernels() -> None:
     """Check the defaults: with `fused=False` PyTorch would not choose foreach on a GPU."""
-    fused, foreach, texts = pytorch["optimizers"]
+    fused, foreach, texts = measured("pytorch", OPTIMIZERS)
     assert (fused, foreach) == (None, None)
     assert texts == {
         "adam": "torch.optim.Adam: fused",
@@ -388,30 +358,30 @@ def test_pytorchs_optimizers_are_named_by_their_kernels(pytorch: dict[str, Any])
     }
 
 
-def test_pytorchs_switches_agree_with_the_older_ones(pytorch: dict[str, Any]) -> None:
+def test_pytorchs_switches_agree_with_the_older_ones() -> None:
     """CuDNN's are tf32 before; in PyTorch 2.11 the switch for all does not reach them."""
-    assert pytorch["switches"] == {
+    assert measured("pytorch", SWITCHES) == {
         "tf32": [["tf32"], [True, True], "high"],
         "ieee": [["ieee"], [False, False], "highest"],
     }
 
 
-def test_bfloat16_lstms_are_refused_on_a_gpu(pytorch: dict[str, Any]) -> None:
-    on_gpu, on_cpu, cells = pytorch["autocast"]
+def test_bfloat16_lstms_are_refused_on_a_gpu() -> None:
+    on_gpu, on_cpu, cells = measured("pytorch", AUTOCAST)
     assert on_gpu[0] == ErrorCode.UNSUPPORTED
     assert "1 (nn.LSTM)" in on_gpu[1]
     assert (on_cpu, cells) == ("", "")
 
 
-def test_convolutions_use_onednn_or_pytorchs_kernels(pytorch: dict[str, Any]) -> None:
-    (has_onednn, outputs), (is_plain, plain_outputs) = pytorch["onednn"].values()
+def test_convolutions_use_onednn_or_pytorchs_kernels() -> None:
+    (has_onednn, outputs), (is_plain, plain_outputs) = measured("pytorch", ONEDNN).values()
     assert (has_onednn, is_plain) == (True, False)
     assert outputs == [pytest.approx(row, rel=1e-4, abs=1e-5) for row in plain_outputs]
 
 
-def test_pytorch_records_its_switches(pytorch: dict[str, Any]) -> None:
+def test_pytorch_records_its_switches() -> None:
     """Algorithms of convolutions as tried (cuDNN's benchmark) and as repeatable."""
-    for algorithm, texts in pytorch["versions"].items():
+    for algorithm, texts in measured("pytorch", VERSIONS).items():
         assert texts["torch_cudnn_benchmark"] == str(algorithm == "profiled")
         assert texts["torch_cudnn_deterministic"] == str(algorithm == "fixed")
         assert texts["torch_threads"] == texts["torch_inter_op_threads"] == "3"
@@ -419,8 +389,8 @@ def test_pytorch_records_its_switches(pytorch: dict[str, Any]) -> None:
         assert {texts[f"torch_{name}_precision"] for name in OPERATIONS} == {"ieee"}
 
 
-def test_pytorch_widens_targets_before_the_step_and_no_inputs(pytorch: dict[str, Any]) -> None:
-    assert pytorch["placed"] == {
+def test_pytorch_widens_targets_before_the_step_and_no_inputs() -> None:
+    assert measured("pytorch", PLACED) == {
         "caption_decoder": [["torch.float32", "torch.int32"], "torch.int64"],
         "bert": [["torch.int32"], "torch.int64"],
         "lenet": [["torch.float32"], "torch.int64"],
@@ -429,7 +399,8 @@ def test_pytorch_widens_targets_before_the_step_and_no_inputs(pytorch: dict[str,
 
 @pytest.mark.parametrize("framework", ["tensorflow", "keras-jax"])
 def test_others_record_the_same_switches(framework: str) -> None:
-    texts, library = results(framework)["versions"]["profiled"], framework.removeprefix("keras-")
+    texts = measured(framework, VERSIONS)["profiled"]
+    library = framework.removeprefix("keras-")
     assert {texts[f"{library}_{name}_precision"] for name in OPERATIONS} == {"ieee"}
     assert {texts[name] for name in texts if name.endswith("_threads")} == {"3"}
     assert texts[f"{library}_flushes_denormals"] == "True"
@@ -438,14 +409,14 @@ def test_others_record_the_same_switches(framework: str) -> None:
 
 
 def test_tensorflow_computes_corrections_once_a_step() -> None:
-    variables, counted = results("tensorflow")["updates"]
+    variables, counted = measured("tensorflow", UPDATES)
     assert counted["adam Expm1"] == 2
     kernels = counted["adam ResourceApplyAdam"], counted["sgd ResourceApplyMomentum"]
     assert kernels == (variables, variables)
 
 
 def test_keras_on_pytorch_updates_all_variables_in_one_kernel() -> None:
-    variables, counted = results("keras-torch")["updates"]
+    variables, counted = measured("keras-torch", UPDATES)
     assert counted["adam aten::_fused_adam_"] == counted["sgd aten::_fused_sgd_"] == 1
     assert sum(counted.values()) < 2 * variables  # scalars, and nothing variable by variable
 
@@ -470,35 +441,36 @@ def test_another_arithmetic_is_refused(precision: str, monkeypatch: pytest.Monke
 
 
 CELL = """
-import json, os, sys
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from experiments.cell.__main__ import opened
 from experiments.config.settings import TrainingSettings
 settings = TrainingSettings()
-spec = {"framework": "pytorch+compile", "device": "cpu", "threads": 1, "block": 1}
+spec = {"framework": name, "device": "cpu", "threads": 1, "block": 1}
 opened(SimpleNamespace(**spec, settings=settings, environment={}))
 folders = [os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]]
 entries = [len(list(Path(folder).glob("*"))) for folder in folders]
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 (Path(folders[0]) / "program").touch()
-print(json.dumps([folders, entries, cache_dir()]))
+result = [folders, entries, cache_dir()]
 """
 
 
-def test_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
+def test_cell_compiles_into_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It does not use programs in folders of the user, and removes its own."""
     if reason := missing("pytorch+compile"):
         pytest.skip(reason)
-    names = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-    inherited = {name: str(tmp_path / name) for name in names}
-    for name in names:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "program").touch()
-    done = run_python("-c", CELL, **inherited)
-    folders, entries, used = json.loads(done.stdout.splitlines()[-1])
+    inherited = [tmp_path / name for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+    for folder in inherited:
+        folder.mkdir()
+        (folder / "program").touch()
+        monkeypatch.setenv(folder.name, str(folder))
+    folders, entries, used = result_of("pytorch+compile", CELL)
     assert entries == [0, 0]
     assert used == folders[0]
-    assert not (tmp_path / folders[0]).exists()
-    assert not set(folders) & set(inherited.values())
+    assert not Path(folders[0]).exists()
+    assert not {*folders} & {*map(str, inherited)}
     assert len(list(tmp_path.rglob("program"))) == 2

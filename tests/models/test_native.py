@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.frameworks import described, missing
-from tests.models.children import results_of
+from tests.models.children import result_of
 
 # Those that campaigns log; the small version of resnet152 is resnet50's.
 MODELS = ("caption_decoder", "lenet", "resnet18", "resnet50", "vgg16", "vgg16_cifar")
@@ -26,10 +26,10 @@ import models
 from models.contract import OptimizerConfig
 from models.frameworks import open_framework
 
-framework = open_framework({name!r}, device="cpu", threads=1, precision="float32", seed=0)
-module, rng = models.spec({model!r}), np.random.default_rng(0)
+framework = open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
+module, rng = models.spec(MODEL), np.random.default_rng(0)
 spec, batch = module.probe(rng)
-network = framework.build({model!r}, spec)
+network = framework.build(MODEL, spec)
 framework.load_weights(network, module.initial_weights(spec, rng))
 optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-3))
 framework.train_step(network, optimizer, batch)
@@ -47,24 +47,21 @@ else:
     import keras
 
     loaded = keras.saving.load_model(file)
-    kinds = {{type(layer).__module__.partition(".")[0] for layer in loaded.layers}}
-    assert kinds == {{"keras"}} and not loaded.compiled
+    kinds = {type(layer).__module__.partition(".")[0] for layer in loaded.layers}
+    assert kinds == {"keras"} and not loaded.compiled
     placed = [keras.ops.convert_to_tensor(array) for array in rows]
     outputs = keras.ops.convert_to_numpy(loaded(placed if len(placed) > 1 else placed[0]))
 framework.train_step(network, optimizer, batch)  # the network trains on
-result = {{"file": file.name, "error": float(np.abs(outputs - expected).max()),
-          "size": float(np.abs(expected).max())}}
+result = [file.name, float(np.abs(outputs - expected).max()), float(np.abs(expected).max())]
 """
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_saved_networks_compute_the_same(name: str) -> None:
+def test_saved_networks_compute_the_same(name: str, model: str) -> None:
     if reason := missing(name):
         pytest.skip(reason)
-    scripts = {model: SCRIPT.format(name=name, model=model) for model in MODELS}
-    files = {"pytorch": "model.pt2", "keras": "model.keras"}
-    for model, result in results_of(name, scripts).items():
-        assert result["file"] == files[described(name).architecture], model
-        # compiled in another way: float32 sums in another order
-        assert result["error"] <= 1e-4 * max(1.0, result["size"]), model
+    file, error, size = result_of(name, f"MODEL = {model!r}\n{SCRIPT}")
+    assert file == {"pytorch": "model.pt2", "keras": "model.keras"}[described(name).architecture]
+    assert error <= 1e-4 * max(1.0, size)  # compiled in another way: float32 sums in another order

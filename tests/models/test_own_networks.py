@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,14 @@ from scipy.special import erf
 
 import models
 from models import own
-from models.contract import ErrorCode, ModelError
+from models.contract import ErrorCode
 from models.errors import EvenhandError, UsageError
 from models.frameworks import missing
 from models.parity import ParityRequest, gate
 from tests.conftest import ROOT
-from tests.models.children import run_in
-from tests.models.network_checks import check_equality, check_initial_weights, check_sizes
+from tests.models.children import forked_processes, result_of
 from tests.models.test_contract import slow_unless
+from tests.models.test_zoo import check_initial_weights, check_sizes
 
 EXAMPLE = Path(__file__).parent / "own" / "vision_transformer"
 # As `evenhand new model` wrote it until 2026-11-25; its files do not change.
@@ -79,12 +79,15 @@ PUBLIC = {
         "weight_rule": "kind",
     },
 }
+BUILT = "    return of_images("
 GELU = 'gelu(linear(layer_norm(x, f"{path}.norm2")'
 
 
 @pytest.fixture(autouse=True)
-def _no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(own.FOLDERS, "")
+    with forked_processes():
+        yield
 
 
 @pytest.mark.slow  # test_own_model.py takes a network from the gate to a campaign
@@ -92,26 +95,25 @@ def test_example_keeps_the_contract() -> None:
     name = own.add(EXAMPLE)
     check_sizes(name, (53_482, 0))
     check_initial_weights(name)
-    check_equality(name, ("pytorch", "tensorflow", "keras-torch"))
+    rows = gate(ParityRequest(name), ("pytorch", "tensorflow", "keras-torch"))
+    assert all(row.equal for row in rows)
 
 
-# Prints the parameters of names, {module: names}; those without a default have a star.
+# The parameters of names, {module: names}, and whether each is required.
 PARAMETERS = """
-import importlib, inspect, json, operator, sys
+import importlib, inspect, operator
 from models.frameworks import open_framework
 open_framework("keras-torch", device="cpu", threads=1, precision="float64", seed=0)
-signatures = {}
-for module, names in json.loads(sys.argv[1]).items():
+result = {}
+for module, names in PUBLIC.items():
     for name in names:
         value = operator.attrgetter(name)(importlib.import_module(module))
         named = inspect.signature(value).parameters.values() if names[name] else ()
-        signatures[f"{module}.{name}"] = [[at.name, at.default is at.empty] for at in named]
-with open(sys.argv[2], "w") as file:
-    json.dump(signatures, file)
+        result[f"{module}.{name}"] = [[at.name, at.default is at.empty] for at in named]
 """
 
 
-def test_public_names_change_only_with_a_deprecation(tmp_path: Path) -> None:
+def test_public_names_change_only_with_a_deprecation() -> None:
     """Names that docs/own-model.md promises, with their parameters; new ones have defaults."""
     page = (ROOT / "docs" / "own-model.md").read_text().partition("## Names that stay")[2]
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page, re.MULTILINE)
@@ -120,8 +122,7 @@ def test_public_names_change_only_with_a_deprecation(tmp_path: Path) -> None:
         module: [name for name in names if "." not in name] for module, names in PUBLIC.items()
     }
     assert documented == public
-    run_in("keras-torch", "-c", PARAMETERS, json.dumps(PUBLIC), str(tmp_path / "signatures"))
-    signatures = json.loads((tmp_path / "signatures").read_text())
+    signatures = result_of("keras-torch", f"PUBLIC = {PUBLIC}\n{PARAMETERS}")
     for module, names in PUBLIC.items():
         for name, text in names.items():
             parameters, pinned = signatures[f"{module}.{name}"], text.split()
@@ -169,41 +170,32 @@ def test_first_different_layer_is_named(
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "place"),
+    ("right", "wrong", "is_wrong_call", "place"),
     [
-        ("gelu(self", "gelus(self", "pytorch.py, line 26: NameError"),
-        ("    return of_images(", "    raise SystemExit(0)\n    return of_images(", " 0: "),
+        ("gelu(self", "gelus(self", True, "pytorch.py, line 26: NameError"),
+        (BUILT, f"    raise SystemExit(0)\n{BUILT}", True, " 0: "),
+        (BUILT, f"    import os\n    os.kill(os.getpid(), 9)\n{BUILT}", False, "-9"),
     ],
-    ids=["error", "exit"],
+    ids=["error", "exit", "kill"],
 )
 def test_network_that_cannot_run_is_one_line(
-    right: str, wrong: str, place: str, tmp_path: Path
+    right: str, wrong: str, is_wrong_call: bool, place: str, tmp_path: Path
 ) -> None:
+    """A process that is killed is no wrong call."""
     request = request_with_fault(tmp_path / EXAMPLE.name, "pytorch.py", right, wrong)
-    with pytest.raises(ModelError) as refused:
+    with pytest.raises(EvenhandError) as refused:
         gate(request, ["pytorch"])
     assert refused.value.code is ErrorCode.CHILD_FAILED
+    assert isinstance(refused.value, UsageError) == is_wrong_call
     assert place in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_network_whose_process_is_killed_is_no_wrong_call(tmp_path: Path) -> None:
-    kill = "    import os\n    os.kill(os.getpid(), 9)\n    return of_images("
-    fault = ("pytorch.py", "    return of_images(", kill)
-    request = request_with_fault(tmp_path / EXAMPLE.name, *fault)
-    with pytest.raises(EvenhandError) as failed:
-        gate(request, ["pytorch"])
-    assert failed.value.code is ErrorCode.CHILD_FAILED
-    assert not isinstance(failed.value, UsageError)
-
-
 HELPERS = """
-import sys
 import numpy as np
 from models.frameworks import open_framework
-name, out = sys.argv[1:]
 open_framework(name, device="cpu", threads=1, precision="float64", seed=0)
-x = np.load(out)
+x = np.array(X)
 if name == "pytorch":
     import torch
     from models.layers.pytorch import attend, gelu
@@ -216,21 +208,19 @@ else:
     x = ops.convert_to_tensor(x)
     tensors = [gelu(x), layer_norm(x, "norm"), attend(x, x + 1, 2 * x, 2)]
     arrays = [ops.convert_to_numpy(tensor) for tensor in tensors]
-np.save(out, np.stack(arrays))
+result = [array.tolist() for array in arrays]
 """
 
 
 @pytest.mark.parametrize(
     "framework", slow_unless(("pytorch",), ("pytorch", "tensorflow", "keras-jax"))
 )
-def test_helpers_are_exact_in_float64(framework: str, tmp_path: Path) -> None:
+def test_helpers_are_exact_in_float64(framework: str) -> None:
     """Against their formulas in NumPy."""
     if reason := missing(framework):
         pytest.skip(reason)
     x = np.random.default_rng(0).standard_normal((3, 5, 6)) * 3
-    np.save(tmp_path / "x.npy", x)
-    run_in(framework, "-c", HELPERS, framework, str(tmp_path / "x.npy"))
-    gelu, norm, attended = np.load(tmp_path / "x.npy")
+    gelu, norm, attended = result_of(framework, f"X = {x.tolist()}\n{HELPERS}")
     np.testing.assert_allclose(gelu, x * (1 + erf(x / np.sqrt(2))) / 2, rtol=1e-14, atol=1e-15)
     centred = x - x.mean(-1, keepdims=True)
     deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
@@ -239,4 +229,4 @@ def test_helpers_are_exact_in_float64(framework: str, tmp_path: Path) -> None:
         for head in (slice(3), slice(3, None)):
             shares = np.exp(row[:, head] @ (row[:, head] + 1).T / np.sqrt(3))
             expected = shares / shares.sum(1, keepdims=True) @ (2 * row[:, head])
-            np.testing.assert_allclose(outputs[:, head], expected, rtol=1e-12)
+            np.testing.assert_allclose(np.array(outputs)[:, head], expected, rtol=1e-12)

@@ -9,7 +9,7 @@ import pytest
 from models.frameworks import missing
 from models.frameworks.spans import Event
 from models.frameworks.xplane import FUSED, STEP, to_profile
-from tests.models.children import results_of
+from tests.models.children import result_of
 
 STEPS, SLEEP, TURNS = 3, 0.02, 50
 # Three marked steps, and one that is not. `sleep`: Python that computes nothing.
@@ -106,7 +106,7 @@ def check_parts(profile: dict[str, Any], *, recorded: bool = True) -> None:
 
 
 def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:
-    profile = results_of("pytorch", {"torch": WORK + TORCH})["torch"]
+    profile = result_of("pytorch", WORK + TORCH)
     check_parts(profile)
     called = {"mm": 5, "add": 5, "tanh": 5, "fill_": 1, "_local_scalar_dense": 1}
     assert profile["kinds"] == {f"aten::{kind}": STEPS * count for kind, count in called.items()}
@@ -115,44 +115,36 @@ def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:
     assert not profile["uncounted"]
 
 
-@pytest.fixture(scope="module")
-def tensorflow() -> dict[str, Any]:
-    modes = {
-        # after a hundred steps of fifty turns the runtime shows hardly any operator
-        "counted": ("graph", 100, True),
-        "graph": ("graph", 1, False),
-        "eager": ("eager", 1, False),
-        "xla": ("xla", 1, False),
-    }
-    scripts = {
-        name: f"{WORK}\nMODE, BEFORE, FORGET = {mode!r}\n{TENSORFLOW}"
-        for name, mode in modes.items()
-    }
-    return results_of("tensorflow", scripts)
+def on_tensorflow(mode: str, before: int = 1, *, forget: bool = False) -> dict[str, Any]:
+    head = f"MODE, BEFORE, FORGET = {mode!r}, {before}, {forget}"
+    return dict(result_of("tensorflow", f"{WORK}\n{head}\n{TENSORFLOW}"))
 
 
-def test_tensorflows_quick_operators_are_counted(tensorflow: dict[str, Any]) -> None:
+def test_tensorflows_quick_operators_are_counted() -> None:
     """The loop's condition runs once more than its body, and TensorFlow counts the turns."""
-    profile = tensorflow["counted"]
+    # after a hundred steps of fifty turns the runtime shows hardly any operator
+    profile = on_tensorflow("graph", 100, forget=True)
     check_parts(profile, recorded=False)
     assert profile["counts"] == {"ops": STEPS * (5 * 3 + (TURNS + 1) + 4 * TURNS + 1)}
     assert sum(profile["kinds"].values()) < profile["counts"]["ops"]
     assert profile["parts"]["unrecorded"] > 0
 
 
-def test_graph_that_cannot_be_traced_afresh_is_not_counted(tensorflow: dict[str, Any]) -> None:
-    check_parts(tensorflow["graph"])
-    assert tensorflow["graph"]["counts"] == {}
-    assert "leaves out" in tensorflow["graph"]["uncounted"]["ops"]
+def test_graph_that_cannot_be_traced_afresh_is_not_counted() -> None:
+    profile = on_tensorflow("graph")
+    check_parts(profile)
+    assert profile["counts"] == {}
+    assert "leaves out" in profile["uncounted"]["ops"]
 
 
-def test_eager_operators_are_counted_one_by_one(tensorflow: dict[str, Any]) -> None:
-    check_parts(tensorflow["eager"])
+def test_eager_operators_are_counted_one_by_one() -> None:
+    profile = on_tensorflow("eager")
+    check_parts(profile)
     loop = {"AddV2": 5 + TURNS, "Tanh": 5 + TURNS, "Mul": TURNS, "Less": TURNS + 1}
     kinds = {"MatMul": 5, "Sum": 1, **loop}
-    assert tensorflow["eager"]["kinds"] == {kind: STEPS * count for kind, count in kinds.items()}
-    assert tensorflow["eager"]["counts"] == {"ops": STEPS * sum(kinds.values())}
-    assert tensorflow["eager"]["parts"]["unrecorded"] == 0
+    assert profile["kinds"] == {kind: STEPS * count for kind, count in kinds.items()}
+    assert profile["counts"] == {"ops": STEPS * sum(kinds.values())}
+    assert profile["parts"]["unrecorded"] == 0
 
 
 def check_kernels_of_xla(profile: dict[str, Any]) -> None:
@@ -164,14 +156,14 @@ def check_kernels_of_xla(profile: dict[str, Any]) -> None:
     assert not any(kind.startswith(("while", "end: ")) for kind in profile["kinds"])
 
 
-def test_kernels_of_xla_are_counted(tensorflow: dict[str, Any]) -> None:
-    check_kernels_of_xla(tensorflow["xla"])
+def test_kernels_of_xla_are_counted() -> None:
+    check_kernels_of_xla(on_tensorflow("xla"))
 
 
 def test_jax_shows_the_kernels_of_xla() -> None:
     if reason := missing("keras-jax"):
         pytest.skip(reason)
-    profile = results_of("keras-jax", {"jax": WORK + JAX})["jax"]
+    profile = result_of("keras-jax", WORK + JAX)
     check_kernels_of_xla(profile)
     assert profile["counts"]["launches"] % STEPS == 0
     assert profile["parts"]["dispatch"] > 0
@@ -204,14 +196,12 @@ def test_kernels_of_a_gpu_are_those_of_its_streams(by_xla: bool) -> None:
 BROKEN = """
 import functools, torch
 import numpy as np
-from torch._dynamo.utils import counters
-# Dynamo finds the graphs for any backend
-compiled = functools.partial(torch.compile, backend="eager")
 import models
 from models.contract import Batch, OptimizerConfig
 from models.frameworks import open_framework
 from tests.models.framework_checks import Clock
-torch.compile, plain = compiled, torch.compile
+# Dynamo finds the graphs for any backend
+torch.compile = functools.partial(torch.compile, backend="eager")
 name = "pytorch+compile"
 framework = open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
 network = framework.build("lenet", models.spec("lenet").Spec())
@@ -227,19 +217,15 @@ images, classes = np.zeros((4, 28, 28, 1), np.float32), np.zeros(4, np.int32)
 batch = Batch((images,), classes, np.ones(4, np.float32))
 framework.train_epoch(network, optimizer, [batch] * 3, Clock())
 result = [framework.compilations(), framework.graph_breaks()]
-torch._dynamo.reset()
-counters.clear()
-torch.compile = plain
 """
 
 
-def test_graph_breaks_are_counted_by_reason() -> None:
+@pytest.mark.parametrize("kind", ["", "item"])
+def test_graph_breaks_are_counted_by_reason(kind: str) -> None:
     if reason := missing("pytorch+compile"):
         pytest.skip(reason)
-    scripts = {f"kind {kind}": f"KIND = {kind!r}\n{BROKEN}" for kind in ("", "item")}
-    for name, (graphs, breaks) in results_of("pytorch+compile", scripts).items():
-        kind = name.removeprefix("kind ")
-        assert graphs > 0
-        assert bool(breaks) == bool(kind)
-        assert kind in " ".join(breaks).lower()
-        assert all(count > 0 for count in breaks.values())
+    graphs, breaks = result_of("pytorch+compile", f"KIND = {kind!r}\n{BROKEN}")
+    assert graphs > 0
+    assert bool(breaks) == bool(kind)
+    assert kind in " ".join(breaks).lower()
+    assert all(count > 0 for count in breaks.values())

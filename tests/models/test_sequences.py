@@ -1,61 +1,20 @@
-"""Networks of sequences: sizes by hand, outputs by plain loops, losses by enumeration."""
+"""Networks of sequences: outputs by plain loops, losses by enumeration."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import models
-from models import parity
-from models.contract import Array, ErrorCode, Weights
+from models.contract import Array, Weights
 from models.gnmt import spec as gnmt
 from models.tacotron2 import spec as tacotron2
-from tests.models.children import results_of
-from tests.models.network_checks import check_initial_weights, check_sizes
+from tests.models.children import probed, result_of, side
 from tests.models.plain import cell, convolution, lstm, norm, sigmoid
-
-W, V = 1_024, 32_000  # of GNMT
-CONVOLUTIONS = 32 * 11 * 41 + 32 * 32 * 11 * 21 + 2 * 2 * 32
-FIRST, LATER = (2 * 4 * 800 * (inputs + 800 + 1) for inputs in (32 * 41, 800))
-PARAMETERS = {
-    "deepspeech2": {
-        "convolutions": CONVOLUTIONS,
-        "lstms": FIRST + 4 * LATER,
-        "norms": 5 * 2 * 800,
-        "symbols": 800 * 29 + 29,
-    },
-    "gnmt": {
-        "words": V * W + W * V + V,
-        "encoder": 2 * 4 * W * (2 * W + 1) + 4 * W * (3 * W + 1) + 6 * 4 * W * (2 * W + 1),
-        "decoder": 4 * W * (2 * W + 1) + 7 * 4 * W * (3 * W + 1),
-        "attention": 2 * W * W + W,
-    },
-    "tacotron2": {
-        "encoder": 148 * 512 + 3 * (512 * 512 * 5 + 2 * 512) + 2 * 4 * 256 * (512 + 256 + 1),
-        "decoder": 80 * 256
-        + 256 * 256
-        + 4 * 1_024 * (256 + 512 + 1_024 + 1)
-        + 4 * 1_024 * (2 * 1_024 + 1),
-        "attention": 128 * (1_024 + 512 + 32 + 1) + 32 * 31,
-        "outputs": (1_024 + 512 + 1) * 81 + 5 * (2 * 80 * 512 + 3 * 512 * 512) + 2 * (4 * 512 + 80),
-    },
-}
-STATISTICS = {
-    "deepspeech2": 2 * (2 * 32 + 5 * 800),
-    "gnmt": 0,
-    "tacotron2": 2 * (3 * 512 + 4 * 512 + 80),
-}
-
-
-@pytest.mark.parametrize("model", PARAMETERS)
-def test_published_size_and_initial_weights(model: str) -> None:
-    check_sizes(model, (sum(PARAMETERS[model].values()), STATISTICS[model]))
-    check_initial_weights(model)
 
 
 def recognised(weights: Weights, features: Array, length: int) -> Array:
@@ -163,24 +122,10 @@ LOOPS: dict[str, tuple[Callable[..., Array], float]] = {
 }
 
 
-FORWARD = """
+CTC = """
 import numpy as np
-from models import parity, spec
-from models.frameworks import open_framework
-adapter = open_framework("pytorch", device="cpu", threads=1, precision="float64", seed=0)
-result = {}
-for name in ("deepspeech2", "gnmt", "tacotron2"):
-    module, rng = spec(name), np.random.default_rng(3)
-    small, batch = module.probe(rng)
-    network = adapter.build(name, small)
-    adapter.load_weights(network, parity._perturbed(module.initial_weights(small, rng), rng))
-    loss, total = adapter.evaluate(network, batch)
-    result[name] = [adapter.infer(network, batch.inputs).tolist(), loss / total]
-"""
-LOSSES = """
-import numpy as np
-case = np.load({case!r})
-logits, targets, frames, labels = (case[name] for name in ("logits", "targets", "frames", "labels"))
+case = np.load(CASE)
+logits, targets, frames, labels = (case[key] for key in ("logits", "targets", "frames", "labels"))
 """
 TORCH_LOSS = """
 import torch
@@ -192,8 +137,6 @@ losses.sum().backward()
 result = {"torch": [losses.tolist(), given.grad.tolist()]}
 """
 TENSORFLOW_LOSSES = """
-import os
-os.environ["KERAS_BACKEND"] = "tensorflow"
 import tensorflow as tf
 from models.deepspeech2.ctc import LOSSES
 result = {}
@@ -207,31 +150,12 @@ for name, loss in LOSSES.items():
 """
 
 
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
-    """Return transcripts in four rows; a letter twice needs a blank between."""
-    logits = np.random.default_rng(0).standard_normal((4, 6, 3))
-    targets = np.array([[1, 1, 0], [2, 0, 0], [1, 2, 1], [2, 2, 0]], np.int32)
-    frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
-    arrays = {"logits": logits, "targets": targets, "frames": frames, "labels": labels}
-    path = tmp_path_factory.mktemp("ctc") / "case.npz"
-    np.savez(path, **arrays)
-    return {**arrays, "path": np.array(str(path))}
-
-
-@pytest.fixture(scope="module")
-def pytorch(case: dict[str, Array]) -> dict[str, Any]:
-    losses = LOSSES.format(case=str(case["path"])) + TORCH_LOSS
-    return results_of("pytorch", {"forward": FORWARD, "losses": losses})
-
-
 @pytest.mark.parametrize("model", LOOPS)
-def test_outputs_are_those_of_plain_loops(model: str, pytorch: dict[str, Any]) -> None:
+def test_outputs_are_those_of_plain_loops(model: str) -> None:
     """PyTorch's; the gate proves that the other frameworks' are equal to them."""
-    module, rng = models.spec(model), np.random.default_rng(3)
-    small, batch = module.probe(rng)
-    weights = parity._perturbed(module.initial_weights(small, rng), rng)
-    outputs = np.array(pytorch["forward"][model][0])
+    _, batch, weights = probed(model)
+    results = side("pytorch", model)
+    outputs = results["forward/outputs"]
     outputs = outputs.reshape(len(batch.inputs[0]), -1, outputs.shape[-1])
     loops, tolerance = LOOPS[model]
     expected = [loops(weights, *row) for row in zip(*batch.inputs, strict=True)]
@@ -241,7 +165,7 @@ def test_outputs_are_those_of_plain_loops(model: str, pytorch: dict[str, Any]) -
         pairs = zip(expected, batch.targets, strict=True)
         losses = [loss(values, targets[: len(values)]) for values, targets in pairs]
         mean = np.average(losses, weights=batch.weights)
-        np.testing.assert_allclose(pytorch["forward"][model][1], mean, rtol=1e-9)
+        np.testing.assert_allclose(results["loss/mean"], mean, rtol=1e-9)
 
 
 # By the type of an implementation: float64, TensorFlow's kernel, float32.
@@ -261,11 +185,21 @@ def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def losses(case: dict[str, Array], pytorch: dict[str, Any]) -> tuple[dict[str, Any], Array, Array]:
-    """Return losses and gradients by implementation, by enumeration, and by its differences."""
-    script = LOSSES.format(case=str(case["path"])) + TENSORFLOW_LOSSES
-    results = results_of("tensorflow", {"losses": script})["losses"] | pytorch["losses"]
-    logits, targets, frames = case["logits"], case["targets"], case["frames"]
+def losses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Array, Array]:
+    """Return losses and gradients by implementation, by enumeration, and by its differences.
+
+    There are four transcripts; a letter twice needs a blank between.
+    """
+    logits = np.random.default_rng(0).standard_normal((4, 6, 3))
+    targets = np.array([[1, 1, 0], [2, 0, 0], [1, 2, 1], [2, 2, 0]], np.int32)
+    frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
+    path = tmp_path_factory.mktemp("ctc") / "case.npz"
+    np.savez(path, logits=logits, targets=targets, frames=frames, labels=labels)
+    results = {
+        name: values
+        for framework, script in (("pytorch", TORCH_LOSS), ("tensorflow", TENSORFLOW_LOSSES))
+        for name, values in result_of(framework, f"CASE = {str(path)!r}{CTC}{script}").items()
+    }
     expected = [by_enumeration(*row) for row in zip(logits, targets, frames, strict=True)]
     slopes = np.zeros_like(logits)
     for at in np.ndindex(logits.shape):
@@ -325,27 +259,3 @@ def test_inputs_are_targets_shifted_by_a_step() -> None:
     assert (before[:, 0] == 0).all()
     np.testing.assert_array_equal(before[:, 1:], spoken.targets[:, :-1])
     assert (spoken.targets[1, 7:] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("model", "wrong"),
-    [
-        ("bert", {"layers": 0}),
-        ("bert", {"heads": 7}),
-        ("bert", {"classes": 0}),
-        ("bert", {"dropout": 1.0}),
-        ("caption_decoder", {"vocabulary": 0}),
-        ("caption_decoder", {"dropout": 1.0}),
-        ("deepspeech2", {"width": 0}),
-        ("deepspeech2", {"ctc": "warp"}),
-        ("gnmt", {"layers": 1}),
-        ("gnmt", {"dropout": 1.0}),
-        ("gnmt", {"lstm": "cudnn"}),
-        ("tacotron2", {"bins": 0}),
-        ("tacotron2", {"reach": 4}),
-    ],
-)
-def test_nonsense_sizes_are_refused(model: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(models.ModelError, match=f"^{model}: .*{next(iter(wrong))}") as refused:
-        replace(models.spec(model).sized("tiny"), **wrong)
-    assert refused.value.code in (ErrorCode.INVALID_VALUE, ErrorCode.UNKNOWN_NAME)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.children import ROOT, results_of
+from tests.models.children import ROOT, result_of
 
 SCRIPT = """
 import keras, numpy as np, torch
@@ -155,7 +155,7 @@ result = {kind.__name__: text for kind, (text, _) in RULES.items() if kind.__mod
 
 
 def test_layers_compute_the_same_after_transfer_and_docs_list_them() -> None:
-    rows = results_of("keras-torch", {"transfer": SCRIPT})["transfer"]
+    rows = result_of("keras-torch", SCRIPT)
     lines = [f"| `{kind}` | {sibling} |" for kind, sibling in sorted(rows.items())]
     table = "\n".join(["<!-- layers that move -->", "| Keras | PyTorch |", "|---|---|", *lines])
     assert f"{table}\n<!-- end -->" in (ROOT / "docs" / "own-model.md").read_text()

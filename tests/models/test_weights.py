@@ -13,7 +13,7 @@ import pytest
 
 from models import spec, weights
 from models.contract import ErrorCode, ModelError
-from tests.models.children import results_of, run_in
+from tests.models.children import forked_processes, result_of, run_in
 
 decoder = spec("caption_decoder")
 SIZES = decoder.Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
@@ -64,9 +64,10 @@ def test_state_dicts_and_imagenet_are_read_in_another_process(
     cache.mkdir(parents=True)
     published = cache / "densenet201-c1103571.pth"
     publish(drawn, published)
-    loaded = weights.load(str(published), "densenet201", small)
+    with forked_processes():
+        loaded = weights.load(str(published), "densenet201", small)
+        headless = weights.load("imagenet", "densenet201", replace(small, classes=None))
     assert weights.digest(loaded) == weights.digest(drawn)
-    headless = weights.load("imagenet", "densenet201", replace(small, classes=None))
     assert set(drawn) - set(headless) == {"classifier.weight", "classifier.bias"}
     assert weights.digest(headless) == weights.digest({name: drawn[name] for name in headless})
 
@@ -147,26 +148,26 @@ import pickle, torch, zipfile
 from pathlib import Path
 from models import weights
 from models.contract import ModelError
-folder = Path({folder!r})
+folder = Path(FOLDER)
 
 class Bomb:
     def __reduce__(self):
-        return eval, (f"open({{str(folder / 'exploded')!r}}, 'w')", "")
+        return eval, (f"open({str(folder / 'exploded')!r}, 'w')", "")
 
 with zipfile.ZipFile(folder / "bomb.pth", "w") as archive:  # the layout of torch.save
     archive.writestr("bomb/data.pkl", pickle.dumps(Bomb(), protocol=2))
     archive.writestr("bomb/version", "3\\n")
-tensors = {{
-    "view": {{"image.weight": torch.zeros(1).expand(10**6, 10**6)}},
-    "number": {{3: torch.zeros(1)}},
-    "sparse": {{"image.weight": torch.eye(3).to_sparse()}},
-}}
+tensors = {
+    "view": {"image.weight": torch.zeros(1).expand(10**6, 10**6)},
+    "number": {3: torch.zeros(1)},
+    "sparse": {"image.weight": torch.eye(3).to_sparse()},
+}
 for name, state in tensors.items():
-    torch.save(state, folder / f"{{name}}.pth")
-result = {{}}
+    torch.save(state, folder / f"{name}.pth")
+result = {}
 for name in ("bomb", *tensors):
     try:
-        weights._convert(str(folder / f"{{name}}.pth"), str(folder / "out.safetensors"))
+        weights._convert(str(folder / f"{name}.pth"), str(folder / "out.safetensors"))
     except ModelError as error:
         result[name] = [error.code, str(error)]
 """
@@ -177,13 +178,13 @@ from models import spec
 from models.contract import OptimizerConfig
 from models.frameworks import open_framework
 from tracking.errors import EvenhandError
-folder = Path({folder!r}) / "checkpoint"
+folder = Path(FOLDER) / "checkpoint"
 framework = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
 sizes = spec("caption_decoder").Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
 network = framework.build("caption_decoder", sizes)
 optimizer = framework.optimizer(network, OptimizerConfig("adam", 0.1))
-checkpoint, result = Checkpoint(folder, {{"seed": 0}}), []
-damages = {{"past.json": b"[" * 100_000, "weights.safetensors": bytes([255]) * 99}}
+checkpoint, result = Checkpoint(folder, {"seed": 0}), []
+damages = {"past.json": b"[" * 100_000, "weights.safetensors": bytes([255]) * 99}
 for name, content in damages.items():
     checkpoint.save(framework, network, optimizer, TrainingState(seconds=[1.0]))
     assert checkpoint.load(framework, network, optimizer).seconds == [1.0]
@@ -197,18 +198,19 @@ for name, content in damages.items():
 
 def test_damaged_files_are_one_line(tmp_path: Path) -> None:
     """A pickle with code, a view of a terabyte, a wrong name, no storage; damaged checkpoints."""
-    scripts = {"checkpoint": CHECKPOINT, "hostile": HOSTILE}
-    formatted = {name: script.format(folder=str(tmp_path)) for name, script in scripts.items()}
-    results = results_of("pytorch", formatted)
+    hostile, checkpoints = (
+        result_of("pytorch", f"FOLDER = {str(tmp_path)!r}\n{script}")
+        for script in (HOSTILE, CHECKPOINT)
+    )
     assert not (tmp_path / "exploded").exists()
-    assert results["hostile"].keys() == {"bomb", "view", "number", "sparse"}
-    for name, (code, text) in results["hostile"].items():
+    assert hostile.keys() == {"bomb", "view", "number", "sparse"}
+    for name, (code, text) in hostile.items():
         assert code == ErrorCode.UNREADABLE
         assert f"{tmp_path}/{name}.pth" in text
         assert "\n" not in text
         assert "weights_only" not in text, "no advice to run the file's code"
-    assert "4,000,000,000,000 bytes" in results["hostile"]["view"][1]
-    assert len(results["checkpoint"]) == 2
-    for _, text in results["checkpoint"]:
+    assert "4,000,000,000,000 bytes" in hostile["view"][1]
+    assert len(checkpoints) == 2
+    for _, text in checkpoints:
         assert f"{tmp_path}/checkpoint" in text
         assert "\n" not in text

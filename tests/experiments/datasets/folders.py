@@ -6,16 +6,30 @@ A writer returns the files that hold the captions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from tracking.errors import ErrorCode, UsageError
 
 TEXTS = ("a dog runs", "two brown dogs run fast")
 IMAGES = 4
 SPLITS = ("train", "restval", "val", "test")
+
+
+@contextmanager
+def refused(code: ErrorCode, *values: str) -> Iterator[None]:
+    """Expect an error of this code, one printable line with these values."""
+    with pytest.raises(UsageError) as error:
+        yield
+    text = str(error.value)
+    assert (error.value.code, text.isprintable()) == (code, True), text
+    assert all(value in text for value in values), text
 
 
 def picture(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48)) -> None:

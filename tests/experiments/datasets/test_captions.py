@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ from PIL import Image
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData, index
 from experiments.datasets.layouts import SPLITS, SkipReason
-from tests.experiments.datasets.folders import kaggle, picture
-from tracking.errors import ErrorCode, UsageError
+from tests.experiments.datasets.folders import kaggle, picture, refused, write_karpathy
+from tracking.errors import ErrorCode
 
 
 def read(folder: Path, cache: Path, seed: int = 1, **options: object) -> CaptionData:
@@ -46,10 +45,7 @@ def test_captions_become_arrays(folder: Path, cache: Path) -> None:
 def test_captions_of_an_image_are_adjacent(folder: Path, cache: Path) -> None:
     rows = [f"{at % 10}.jpg,caption number{at // 10} of{at % 10}" for at in range(20)]
     (folder / "captions.txt").write_text("image,caption\n" + "\n".join(rows))
-    data = read(folder, cache)
-    for image in (0, 9):
-        expected = [f"caption number{turn} of{image}" for turn in range(2)]
-        assert data.references(image) == expected
+    assert read(folder, cache).references(9) == ["caption number0 of9", "caption number1 of9"]
 
 
 def test_split_is_85_to_15_by_seed(tmp_path: Path, cache: Path) -> None:
@@ -64,15 +60,10 @@ def test_split_is_85_to_15_by_seed(tmp_path: Path, cache: Path) -> None:
 
 
 def test_split_of_the_data_set_can_be_set_aside(tmp_path: Path, cache: Path) -> None:
-    entries = []
-    for number, split in enumerate(["test"] * 5 + ["val"] * 5 + ["train"] * 10):
-        picture(tmp_path / "set" / "Images" / f"{number}.jpg", number)
-        sentences = [{"raw": "brown dog"}]
-        entries.append({"filename": f"{number}.jpg", "split": split, "sentences": sentences})
-    (tmp_path / "set" / "dataset.json").write_text(json.dumps({"images": entries}))
+    write_karpathy(tmp_path / "set")
     named, drawn = (read(tmp_path / "set", cache, own_split=is_named) for is_named in (True, False))
-    assert [len(named.images_of(split)) for split in SPLITS] == [10, 5, 5]
-    assert [len(drawn.images_of(split)) for split in SPLITS] == [17, 3, 0]
+    assert [len(named.images_of(split)) for split in SPLITS] == [2, 1, 1]
+    assert [len(drawn.images_of(split)) for split in SPLITS] == [3, 1, 0]
     assert drawn.digest != named.digest
 
 
@@ -99,11 +90,8 @@ def test_broken_images_are_left_out_up_to_a_share(folder: Path, cache: Path) -> 
     assert [path for path, _ in data.broken] == [f"Images/{number}.jpg" for number in (1, 2, 3, 4)]
     assert all(reason for _, reason in data.broken)
     assert (len(data.images), len(data.tokens), data.caption_image.max()) == (6, 12, 5)
-    with pytest.raises(UsageError) as error:
+    with refused(ErrorCode.UNREADABLE, "4 of 10", "Images/1.jpg", "max_broken_images", "0.01"):
         read(folder, cache)
-    assert error.value.code is ErrorCode.UNREADABLE
-    for value in ("4 of 10", "Images/1.jpg", "max_broken_images", "0.01"):
-        assert value in str(error.value)
 
 
 def test_folders_without_usable_captions_are_refused(tmp_path: Path, cache: Path) -> None:
@@ -121,39 +109,23 @@ def test_folders_without_usable_captions_are_refused(tmp_path: Path, cache: Path
         pictureless: (ErrorCode.NOT_FOUND, ["captions.txt", "Images/"]),
     }
     for folder, (code, values) in cases.items():
-        with pytest.raises(UsageError) as error:
+        with refused(code, str(folder), *values):
             read(folder, cache)
-        assert (error.value.code, str(error.value).isprintable()) == (code, True)
-        assert all(value in str(error.value) for value in [str(folder), *values])
 
 
 def test_cache_that_cannot_be_written_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file, no folder")
-    with pytest.raises(UsageError) as error:
+    with refused(ErrorCode.UNWRITABLE, str(tmp_path / "file")):
         read(folder, tmp_path / "file")
-    assert error.value.code is ErrorCode.UNWRITABLE
-    assert str(tmp_path / "file") in str(error.value)
 
 
 # ---- hostile files: a good caption for each of four pictures, and a row of another author
 
 
-def write_kaggle(folder: Path, name: str, text: str) -> None:
+def write_rows(folder: Path, name: str, text: str) -> None:
     rows = [f"{number}.jpg,brown dog" for number in range(4)]
     content = "\n".join(["image,caption", *rows, f"{name},{text}"])
     (folder / "captions.txt").write_text(content, encoding="utf-8")
-
-
-def write_karpathy(folder: Path, name: str, text: str) -> None:
-    top, _, last = name.rpartition("/")
-    names = {**{f"{number}.jpg": "brown dog" for number in range(4)}, last: text}
-    entries = [
-        {"filename": name, "split": "train", "sentences": [{"raw": caption}]}
-        for name, caption in names.items()
-    ]
-    if last != name:
-        entries[-1]["filepath"] = top or "/"
-    (folder / "dataset.json").write_text(json.dumps({"images": entries}))
 
 
 @pytest.fixture
@@ -172,11 +144,11 @@ def four(tmp_path: Path) -> Path:
         ("4\x1b[2J.jpg", SkipReason.CONTROLS),
     ],
 )
-@pytest.mark.parametrize("write", [write_kaggle, write_karpathy])
 def test_hostile_names_are_skipped_and_counted(
-    four: Path, cache: Path, write: Callable[[Path, str, str], None], name: str, reason: SkipReason
+    four: Path, cache: Path, name: str, reason: SkipReason
 ) -> None:
-    write(four, name.format(four.parent), "a secret place")
+    """tests/fuzz/test_captions.py looks for names that lead out in the other formats."""
+    write_rows(four, name.format(four.parent), "a secret place")
     data = read(four, cache)
     assert (len(data.images), data.dropped) == (4, {reason: 1})
     assert "secret" not in data.vocabulary.ids
@@ -195,7 +167,7 @@ def test_captions_of_an_ambiguous_id_are_skipped(four: Path, cache: Path) -> Non
 
 
 def test_endless_caption_does_not_widen_all(four: Path, cache: Path) -> None:
-    write_kaggle(four, "0.jpg", "very " * 20_000 + "long dog")
+    write_rows(four, "0.jpg", "very " * 20_000 + "long dog")
     data = read(four, cache)
     assert data.dropped == {SkipReason.TOO_LONG: 1}
     assert data.tokens.shape == (4, 4)

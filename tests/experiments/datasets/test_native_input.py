@@ -186,7 +186,7 @@ def reading(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         ]
         expected[name] = np.stack(rows)
     arguments = (request.param, str(data.folder), str(grey.folder), str(folder / "pixels.npz"))
-    result = json.loads(run_in(request.param, "-c", READ, *arguments).stdout.splitlines()[-1])
+    result = json.loads(run_in(request.param, "-c", READ, *arguments).splitlines()[-1])
     arrays = dict(np.load(folder / "pixels.npz"))
     return Reading(request.param, result, arrays, expected, files)
 

@@ -9,7 +9,8 @@ from PIL import Image
 
 from experiments.datasets import scenes
 from experiments.datasets.captions import index
-from tracking.errors import ErrorCode, UsageError
+from tests.experiments.datasets.folders import refused
+from tracking.errors import ErrorCode
 
 
 def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -39,6 +40,5 @@ def test_captions_describe_the_pictures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [{"images": 1}, {"images": 2, "side": 16}])
 def test_scenes_that_cannot_be_drawn_are_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
-    with pytest.raises(UsageError) as error:
+    with refused(ErrorCode.TOO_FEW):
         scenes.write(tmp_path / "scenes", seed=0, **sizes)
-    assert error.value.code is ErrorCode.TOO_FEW
