@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tests.conftest import Place
-from tracking.store import stored_run
+from tracking.reader import stored_run
 
 SMALL = {
     "threads": "1",

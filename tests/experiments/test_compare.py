@@ -27,6 +27,7 @@ from experiments.run.recorder import shown_and_details
 from tests.conftest import ROOT, Place
 from tests.experiments.comparison.campaigns import RATE, STEP, frame, runs
 from tests.tracking.fill_server import fill
+from tracking import links
 from tracking.errors import UsageError
 from tracking.records import Metrics, Point, RunOutcome, StoredRun
 from tracking.store import NOTE, Store
@@ -212,14 +213,14 @@ def description(store: Store, experiment: str) -> str:
 
 
 def test_compared_experiment_links_only_to_verdicts(store: Store, call: Call) -> None:
-    store.describe_experiment("captioning", "Captions")
+    links.describe_experiment(store, "captioning", "Captions")
     store_runs(store, runs(blocks=2))
     assert call() == NO_VERDICT
     assert description(store, "captioning") == "Captions"
     store_runs(store, slower(campaign="c2"))
     assert call(filter="tags.campaign = 'c2'") == DONE
     newest = max(store.runs("comparisons"), key=lambda run: run.start_ms)
-    link = store.link("comparisons", newest.run_id)
+    link = links.link(store, "comparisons", newest.run_id)
     assert call(filter="tags.campaign = 'c1'") == NO_VERDICT
     for experiment in ("captioning", "comparisons"):
         assert link in description(store, experiment)
@@ -341,7 +342,8 @@ def test_run_ids_of_a_campaign_or_of_its_cells(two_campaigns: Store) -> None:
     campaign = two_campaigns.run_id("c1")
     assert campaign is not None
     assert verdicts(compare(campaign)) == SLOWER
-    cells = [run.run_id for run in two_campaigns.children(campaign, "captioning")]
+    below = two_campaigns.runs("captioning", f"tags.campaign = '{campaign}'")
+    cells = [run.run_id for run in below]
     assert verdicts(compare(cells)) == SLOWER
     both = compare([campaign, str(two_campaigns.run_id("c2"))], outcomes=STEP)
     assert [row.stratum.partition("=")[0] for row in both.rows] == ["campaign", "campaign"]

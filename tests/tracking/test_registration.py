@@ -6,15 +6,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import mlflow
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from experiments.cli import main as command_line
-from experiments.cli.codes import DONE, WRONG_CALL
 from tracking import limits
-from tracking.journal import Journal
 from tracking.records import ModelRegistered, ModelSaved, Record, RunClosed, RunOpened
 from tracking.store import Store
 
@@ -63,28 +59,6 @@ def test_versions_are_made_once(store: Store, logged: list[Record], tmp_path: Pa
         assert version.run_id == store.run_id(run)
         link = client.get_logged_model(output.model_id).tags["mlflow.modelVersions"]
         assert json.loads(link) == [{"name": NAME, "version": version.version}]
-
-
-def test_replay_registers_what_a_server_that_was_away_did_not_get(
-    store: Store, tmp_path: Path
-) -> None:
-    folder = tmp_path / "journal"
-    records = Journal(folder)
-    (folder / "data").mkdir()
-    (folder / "data" / "model.json").write_text("{}")
-    opened, closed = RunOpened("r1", 1, "captioning", "r1"), RunClosed("r1", 2, "ok")
-    for record in (opened, MODEL, FIRST, closed):
-        records.append(record)
-    records.close()
-    mlflow.set_tracking_uri("http://127.0.0.1:9")
-    assert command_line.main(["replay", f"--journal={folder}"]) == WRONG_CALL
-    mlflow.set_tracking_uri(store.uri)
-    for _ in range(2):
-        assert command_line.main(["replay", f"--journal={folder}"]) == DONE
-        assert {number: version.tags for number, version in versions(store).items()} == {
-            1: FIRST.tags
-        }
-    assert MlflowClient(store.uri).get_registered_model(NAME).aliases == {"baseline": 1}
 
 
 def test_a_later_verdict_replaces_tags_and_aliases(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -159,23 +158,17 @@ def test_no_process_starts_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> 
     assert nvml.names_from_helper() == [nvml.UNKNOWN]
 
 
-@pytest.fixture
-def inside(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Return a place whose folder and store are those of this process."""
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", place.uri)
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(place.uri)
-    yield place
-    mlflow.set_tracking_uri(before)
-
-
 def test_machines_of_plain_runs_are_compared(
-    inside: Place, driver: Driver, capsys: pytest.CaptureFixture[str]
+    place: Place,
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Blocks of two sides, planted 1.5 times as slow; then one side on another machine."""
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", place.uri)
     driver.answers(cards=2)
-    script(inside, BLOCKS, **driver.environment)
+    script(place, BLOCKS, **driver.environment)
     assert main(["compare", "--experiment=plain", "--figures=false", "--format=json"]) == DONE
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["verdict"], row["n_blocks"], round(row["estimate"], 3)) == ("slower", 6, 1.5)
