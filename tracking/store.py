@@ -185,13 +185,11 @@ class Store(Reader):
 
     def _is_writable(self, run: str) -> bool:
         """Set and remove a tag of a run to test whether the server writes at all."""
-        run_id = self.run_id(run) or next(iter(self._run_ids.values()), None)
-        if run_id is None:
-            return True
+        run_id = self.run_id(run) or next(iter(self._run_ids.values()), "")
         try:
             self._ask(self._client.set_tag, run_id, PROBE, str(time.time_ns()))
             self._ask(self._client.delete_tag, run_id, PROBE)
-        except Rejected:  # answered with a reason: a deleted run, or a tag that is gone
+        except Rejected:  # answered with a reason: a deleted run, none yet, or a tag that is gone
             return True
         except Unreachable:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -129,24 +130,16 @@ def test_every_new_run_of_a_script_gets_the_tags_of_the_schema(place: Place) -> 
     assert not HEAVY & set(ids["imported"])
 
 
-# A script that prints how long its run took to begin, and the run's GPUs.
-TIMED = """
-import time
-import mlflow
-
-began = time.monotonic()
-with mlflow.start_run() as run:
-    seconds = time.monotonic() - began
-print(seconds, run.data.tags["gpu"])
-"""
-
-
 @pytest.mark.parametrize("init", range(1, 4), ids=["hangs", "crashes", "exits"])
-def test_broken_driver_costs_a_script_the_tag_only(place: Place, driver: Driver, init: int) -> None:
+def test_broken_driver_costs_seconds_and_is_named(
+    driver: Driver, init: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver.answers(init=init)
-    seconds, tag = script(place, TIMED, **driver.environment).split(maxsplit=1)
-    assert tag.strip() == nvml.UNKNOWN
-    assert float(seconds) < nvml.ANSWER_SECONDS + 8  # beginning a run takes a loaded machine 5 s
+    for name, text in driver.environment.items():
+        monkeypatch.setenv(name, text)
+    began = time.monotonic()
+    assert nvml.names_from_helper() == [nvml.UNKNOWN]
+    assert time.monotonic() - began < nvml.ANSWER_SECONDS + 3
 
 
 def test_no_process_starts_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
