@@ -7,13 +7,13 @@ experiment is named, is read-only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tracking.errors import ErrorCode, UsageError, choices
-from tracking.store import Rejected, Store
+from tracking.reader import Rejected
+from tracking.store import Store
 
 ROLES, USERS = "/api/3.0/mlflow/roles", "/api/2.0/mlflow/users"
 WORKSPACE = "default"
@@ -50,11 +50,11 @@ def current(store: Store) -> Account | None:
     if not store.uri.startswith("http"):
         return None
     try:
-        user = call(store, "GET", f"{USERS}/current")["user"]
+        user = store.call("GET", f"{USERS}/current")["user"]
     except Rejected:  # the server has no such address
         return None
     endpoint = "/api/3.0/mlflow/users/roles/list"
-    roles = call(store, "GET", endpoint, username=user["username"])["roles"]
+    roles = store.call("GET", endpoint, username=user["username"])["roles"]
     names = sorted(role["name"] for role in roles)
     teams = tuple(name for name in names if not name.startswith(PERSONAL))
     return Account(user["username"], user["is_admin"], teams)
@@ -121,7 +121,7 @@ def teams(store: Store) -> list[Team]:
     for role in sorted(_roles(store), key=lambda role: role["name"]):
         if role["name"].startswith(PERSONAL):
             continue
-        answer = call(store, "GET", f"{ROLES}/users/list", role_id=str(role["id"]))
+        answer = store.call("GET", f"{ROLES}/users/list", role_id=str(role["id"]))
         ids = {member["user_id"] for member in answer["assignments"]}
         members = sorted(names[user_id] for user_id in ids & names.keys())  # others are newer
         teams.append(Team(role["name"], role["id"], _experiments(role), tuple(members)))
@@ -129,7 +129,7 @@ def teams(store: Store) -> list[Team]:
 
 
 def users(store: Store) -> list[dict[str, Any]]:
-    answer = call(store, "GET", f"{USERS}/list")
+    answer = store.call("GET", f"{USERS}/list")
     return sorted(answer["users"], key=lambda user: user["username"])
 
 
@@ -154,7 +154,7 @@ def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:
     for experiment in sorted(set(experiments) & set(store.experiment_names().values())):
         _revoke(store, experiment, team.users if team else ())
     if team is None:
-        call(store, "POST", f"{ROLES}/create", name=name, workspace=WORKSPACE)
+        store.call("POST", f"{ROLES}/create", name=name, workspace=WORKSPACE)
     experiment_ids = [store.experiment_id(experiment) for experiment in experiments]
     team = find_team(store, name)  # a new experiment ends older grants on its id
     for experiment_id in experiment_ids:
@@ -163,8 +163,7 @@ def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:
 
 
 def grant(store: Store, team: Team, experiment_id: str, permission: str) -> None:
-    call(
-        store,
+    store.call(
         "POST",
         f"{ROLES}/permissions/add",
         role_id=team.role,
@@ -172,26 +171,6 @@ def grant(store: Store, team: Team, experiment_id: str, permission: str) -> None
         resource_pattern=experiment_id,
         permission=permission,
     )
-
-
-def call(store: Store, method: str, endpoint: str, **values: Any) -> dict[str, Any]:
-    """Call MLflow's REST API of accounts.
-
-    Args:
-        store: Server that is called.
-        method: HTTP method. GET sends the values in the query, all others as JSON.
-        endpoint: Path of the address, from the server's root.
-        values: Arguments of the endpoint.
-
-    Returns:
-        The answer's JSON; empty if it has no body.
-
-    Raises:
-        Rejected: The account may not do this, or the server does not accept the values.
-    """
-    text = store.call(method, endpoint, **{"params" if method == "GET" else "json": values})
-    answer: dict[str, Any] = json.loads(text) if text else {}
-    return answer
 
 
 def _revoke(store: Store, experiment: str, members: Collection[str]) -> None:
@@ -211,8 +190,7 @@ def _revoke(store: Store, experiment: str, members: Collection[str]) -> None:
             f"make {others[0]} leave it",
         )
     for user in owners:
-        call(
-            store,
+        store.call(
             "POST",
             "/api/3.0/mlflow/users/permissions/revoke",
             username=user,
@@ -222,7 +200,7 @@ def _revoke(store: Store, experiment: str, members: Collection[str]) -> None:
 
 
 def _roles(store: Store) -> list[dict[str, Any]]:
-    roles: list[dict[str, Any]] = call(store, "GET", f"{ROLES}/list", workspace=WORKSPACE)["roles"]
+    roles: list[dict[str, Any]] = store.call("GET", f"{ROLES}/list", workspace=WORKSPACE)["roles"]
     return roles
 
 

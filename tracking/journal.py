@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import mmap
 import os
 import shlex
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,11 +22,6 @@ RECORDS = "records.jsonl"
 CAMPAIGN = "campaign.json"
 DELIVERED = "delivered"
 CHECKSUM = "crc32"
-# Fields of `campaign.json`.
-FIELDS = (
-    *((name, str) for name in ("study", "run", "run_id", "experiment", "experiment_id")),
-    *((name, dict) for name in ("settings", "plan", "own_models", "idle", "sweep")),
-)
 # A longer line is read in pieces, none of which is a record.
 LONGEST_LINE_BYTES = 32 * 2**20
 NAMED = 8
@@ -44,6 +38,9 @@ class Journal:
     """The folder of one campaign: `campaign.json`, `records.jsonl`, `cells/` (files).
 
     One writing process at a time, enforced by a lock on the file.
+
+    Attributes:
+        size: Bytes of whole records on disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,13 +67,9 @@ class Journal:
                 f"campaign in {folder} is still running in another process; "
                 "wait for it or stop it first",
             ) from None
-        self._size = _whole_lines(path)
-        os.ftruncate(self._file, self._size)  # a record that a killed writer left behind
-
-    @property
-    def size(self) -> int:
-        """Bytes of whole records on disk."""
-        return self._size
+        with path.open("rb") as file:
+            self.size = sum(len(line) for line in file if line.endswith(b"\n"))
+        os.ftruncate(self._file, self.size)  # a record that a killed writer left behind
 
     def append(self, record: Record) -> None:
         """Write a record; the end of a run is synced to disk.
@@ -91,13 +84,13 @@ class Journal:
                     body = to_line(self._pending[0]).encode()[:-1]
                     line, written = b'%s,"crc32":"%08x"}\n' % (body, zlib.crc32(body)), 0
                     while written < len(line):
-                        written += os.pwrite(self._file, line[written:], self._size + written)
-                    self._size += len(line)
+                        written += os.pwrite(self._file, line[written:], self.size + written)
+                    self.size += len(line)
                     self._pending.popleft()
                 if isinstance(record, RunClosed):
                     os.fsync(self._file)
             except OSError as error:
-                os.ftruncate(self._file, self._size)
+                os.ftruncate(self._file, self.size)
                 text = f"journal: {error.strerror}: {self.folder}"
                 raise JournalError(ErrorCode.UNWRITABLE, text) from None
 
@@ -135,8 +128,7 @@ def read(
 
 
 def read_all(folder: Path, damaged: Damages | None = None) -> Iterator[Record]:
-    offset = -1
-    after = 0
+    offset, after = -1, 0
     while after != offset:
         offset = after
         records, after = read(folder, offset, damaged=damaged)
@@ -165,10 +157,27 @@ def count(folder: Path, offset: int = 0) -> int:
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
 
 
-def first_few(troubles: list[str]) -> list[str]:
-    """Return the first few lines, and how many more there are."""
-    rest = len(troubles) - NAMED
-    return troubles[:NAMED] + ([f"and {rest:,} more"] if rest > 0 else [])
+def delivery_troubles(
+    refused: Collection[str], damaged: Collection[str], waiting: str, again: str
+) -> list[str]:
+    """Return the lines that a user sees about records that a server does not have.
+
+    Args:
+        refused: What the server refused, of which the first few are named.
+        damaged: Lines of journals that were set aside, likewise.
+        waiting: How many records wait, and the reason; empty if none does.
+        again: The command that sends them again.
+    """
+    lines = []
+    for troubles in (list(damaged), [f"refused: {line}" for line in refused]):
+        lines += troubles[:NAMED]
+        if len(troubles) > NAMED:
+            lines.append(f"and {len(troubles) - NAMED:,} more")
+    if waiting:
+        lines.append(f"{waiting}; send them when it can: {again}")
+    elif refused:
+        lines.append(f"what was refused stays in the journal; send it again: {again}")
+    return lines
 
 
 def delivered(folder: Path, server: str) -> int:
@@ -178,16 +187,14 @@ def delivered(folder: Path, server: str) -> int:
     nothing.
     """
     try:
-        with (folder / DELIVERED).open("rb") as file:
-            first, _, address = file.read(4_096).decode().partition("\n")
+        first, address = (folder / DELIVERED).read_text(encoding="utf-8").splitlines()
         offset = int(first)
-        if address.strip() != _public(server) or offset <= 0:
-            return 0
         with (folder / RECORDS).open("rb") as file:
             file.seek(offset - 1)
-            return offset if file.read(1) == b"\n" else 0
+            is_confirmed = file.read(1) == b"\n" and address == _public(server)
     except (OSError, ValueError, OverflowError):
         return 0
+    return offset if is_confirmed else 0
 
 
 def mark_delivered(folder: Path, offset: int, server: str) -> None:
@@ -216,8 +223,6 @@ def read_campaign(folder: Path) -> dict[str, Any]:
         description: dict[str, Any] = json.loads((folder / CAMPAIGN).read_bytes())
         if description.pop(CHECKSUM) != _checksum(description):
             raise ValueError
-        if not all(isinstance(description.get(name, kind()), kind) for name, kind in FIELDS):
-            raise ValueError
     except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
         raise UsageError(
             ErrorCode.UNREADABLE,
@@ -228,16 +233,11 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     return description
 
 
-def description(folder: Path) -> dict[str, Any]:
-    """Return what a campaign measures, empty if that is missing or damaged."""
-    with suppress(UsageError):
-        return read_campaign(folder)
-    return {}
-
-
 def experiment(folder: Path) -> str:
-    """Return the experiment of a campaign, empty if its description does not name it."""
-    return str(description(folder).get("experiment", ""))
+    """Return the experiment of a campaign, empty if its description is damaged or names none."""
+    with suppress(UsageError):
+        return str(read_campaign(folder).get("experiment", ""))
+    return ""
 
 
 def descriptions(root: Path, run_id: str) -> list[tuple[Path, dict[str, Any]]]:
@@ -300,11 +300,3 @@ def _public(server: str) -> str:
     parts = urlsplit(server)
     address = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, address, parts.path.rstrip("/"), "", ""))
-
-
-def _whole_lines(path: Path) -> int:
-    """Return the number of bytes up to the last newline."""
-    if not path.stat().st_size:
-        return 0
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.rfind(b"\n") + 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from tracking.records import (
     DatasetUsed,
@@ -21,7 +21,6 @@ from tracking.records import (
     Record,
     RunClosed,
     RunOpened,
-    Tags,
 )
 
 KEY_CHARACTERS = 250
@@ -54,60 +53,45 @@ def is_registered_model(text: str) -> bool:
 
 def acceptable_part(record: Record) -> tuple[Record | None, list[str]]:
     """Return the part of a record that servers take, or None, and the reasons for the rest."""
+    changes: dict[str, Any] = {}
+    reasons: list[str] = []
+    for name, value in vars(record).items():
+        if isinstance(value, str):
+            changes[name] = _storable(value)
+        elif isinstance(value, dict):
+            troubles = {key: key_trouble(key) for key in value}
+            changes[name] = {
+                key: _storable(text) for key, text in value.items() if not troubles[key]
+            }
+            reasons += filter(None, troubles.values())
+    if trouble := _trouble(record):
+        return None, [trouble]
+    if isinstance(record, RunOpened):
+        changes["name"] = changes["name"][:RUN_NAME_CHARACTERS]
+    if isinstance(record, Metrics):
+        troubles = {point: _point_trouble(point) for point in record.points}
+        changes["points"] = tuple(point for point in record.points if not troubles[point])
+        reasons += filter(None, troubles.values())
+    return replace(record, **changes), reasons
+
+
+def _trouble(record: Record) -> str:
+    """Return why servers take no part of a record; empty if they do."""
     if isinstance(record, RunOpened | RunClosed) and not 0 <= record.time_ms <= LARGEST:
-        return None, [f"time_ms={record.time_ms} is out of range"]
+        return f"time_ms={record.time_ms} is out of range"
     match record:
-        case RunOpened():
-            return _opened(record)
-        case Tags():
-            values, reasons = _pairs(record.values)
-            return (replace(record, values=values) if values else None), reasons
-        case Metrics():
-            troubles = {point: _point_trouble(point) for point in record.points}
-            points = tuple(point for point in record.points if not troubles[point])
-            reasons = [trouble for trouble in troubles.values() if trouble]
-            return (replace(record, points=points) if points else None), reasons
+        case RunOpened() if not is_experiment(record.experiment):
+            name = ascii(record.experiment)[:60]
+            return f"the experiment's name {name} is empty, too long or no text"
         case DatasetUsed():
-            texts = {name: _storable(getattr(record, name)) for name in DATASET_CHARACTERS}
-            long = [name for name, most in DATASET_CHARACTERS.items() if len(texts[name]) > most]
-            reasons = [f"{name} is too long" for name in long]
-            return (None if long else replace(record, **texts)), reasons
-        case RunClosed():
-            outcome, reason = _storable(record.outcome), _storable(record.reason)
-            return replace(record, outcome=outcome, reason=reason), []
+            lengths = {name: len(getattr(record, name)) for name in DATASET_CHARACTERS}
+            long = [name for name, most in DATASET_CHARACTERS.items() if lengths[name] > most]
+            return f"{', '.join(long)}: too long" if long else ""
         case ModelSaved():
-            trouble = key_trouble(re.sub("[/:]", "()", record.name))
-            return (None, [trouble]) if trouble else (record, [])
-        case ModelRegistered():
-            if not is_registered_model(record.name):
-                return None, [f"{ascii(record.name)[:60]} is no name of a registered model"]
-            values, reasons = _pairs(record.tags)
-            return replace(record, tags=values), reasons
-    return record, []
-
-
-def _opened(record: RunOpened) -> tuple[RunOpened | None, list[str]]:
-    if not is_experiment(record.experiment):
-        name = ascii(record.experiment)[:60]
-        return None, [f"the experiment's name {name} is empty, too long or no text"]
-    tags, tag_reasons = _pairs(record.tags)
-    params, param_reasons = _pairs(record.params)
-    name = _storable(record.name)[:RUN_NAME_CHARACTERS]
-    return replace(record, name=name, tags=tags, params=params), tag_reasons + param_reasons
-
-
-def _pairs(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the tags or params that servers take.
-
-    Args:
-        values: Texts by name.
-
-    Returns:
-        The pairs with an acceptable name, their texts made storable, and why others are refused.
-    """
-    troubles = {key: key_trouble(key) for key in values}
-    accepted = {key: _storable(text) for key, text in values.items() if not troubles[key]}
-    return accepted, [trouble for trouble in troubles.values() if trouble]
+            return key_trouble(re.sub("[/:]", "()", record.name))
+        case ModelRegistered() if not is_registered_model(record.name):
+            return f"{ascii(record.name)[:60]} is no name of a registered model"
+    return ""
 
 
 def _point_trouble(point: Point) -> str:

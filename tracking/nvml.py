@@ -131,11 +131,10 @@ def visible_cards(variables: Mapping[str, str] | None = None) -> tuple[Card, ...
     Raises:
         pynvml.NVMLError: if there is no driver.
     """
-    cards = _cards()
+    cards, chosen = _cards(), list[Card]()
     text = (os.environ if variables is None else variables).get(VISIBLE)
     if text is None:
         return tuple(cards)
-    chosen: list[Card] = []
     for entry in map(str.strip, text.split(",")):
         card = _named(entry, cards)
         if card is None:
@@ -151,13 +150,11 @@ def open_devices(uuids: Sequence[str] = ()) -> list[Gpu]:
         pynvml.NVMLError: There is no driver.
         LookupError: There is no such device.
     """
-    if not uuids:
-        cards = visible_cards()[:1]
-        if not cards:
-            raise LookupError(f"{VISIBLE}={os.environ.get(VISIBLE, '')} names no device")
-        return [Gpu(cards[0])]
     by_uuid = {card.uuid: card for card in _cards()}
-    return [Gpu(by_uuid[uuid]) for uuid in uuids]
+    cards = [by_uuid[uuid] for uuid in uuids] or visible_cards()[:1]
+    if not cards:
+        raise LookupError(f"{VISIBLE}={os.environ.get(VISIBLE, '')} names no device")
+    return list(map(Gpu, cards))
 
 
 def names() -> list[str]:

@@ -9,8 +9,9 @@ import time
 
 from tracking import journal
 from tracking.journal import Damages, Journal
+from tracking.reader import Rejected
 from tracking.records import Record
-from tracking.store import Rejected, Store
+from tracking.store import Store
 from tracking.whereabouts import HEARTBEAT_SECONDS
 
 IDLE_SECONDS = 1.0

@@ -21,10 +21,12 @@ from experiments.config.console import Display
 from experiments.config.settings import as_text
 from experiments.contract import Progress
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce
-from tracking import accounts, clock, plain, provenance
+from tracking import accounts, clock, links, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
+from tracking.links import source, table_tag
+from tracking.reader import Rejected, Unreachable
 from tracking.records import Point, RunKind, RunOpened, RunOutcome, StoredRun
-from tracking.store import Rejected, Store, Unreachable, note, source, table_tag
+from tracking.store import Store, note
 
 if TYPE_CHECKING:
     from experiments.comparison.judgement import ComparisonResult
@@ -237,12 +239,13 @@ def _judge(
             ErrorCode.MISSING_VALUE,
             f"fail_if is about a level against its baseline; add baseline={' or '.join(levels)}",
         )
+    link = partial(links.address, store.uri)
     options = ReportOptions(
         f"Comparison: {_title(settings)}",
         figures=settings.figures,
         notes=tuple(notes),
-        also=lambda _: ReportAddition([], sections=_campaign_section(campaigns, store.address)),
-        link=store.address,
+        also=lambda _: ReportAddition([], sections=_campaign_section(campaigns, link)),
+        link=link,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
@@ -366,7 +369,7 @@ def _log(
     experiment = store.experiment_name(run_id)
     if experiment.rpartition("/")[2] == accounts.COMPARISONS:  # not the one that a user chose
         with suppress(Rejected, Unreachable):
-            store.describe_experiment(experiment, ABOUT_COMPARISONS)
+            links.describe_experiment(store, experiment, ABOUT_COMPARISONS)
     described = dict.fromkeys([experiment, *([compared] if may_describe and has_verdict else [])])
     for place in described:
         announce(

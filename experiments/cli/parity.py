@@ -23,8 +23,9 @@ from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate
 from tracking import clock, provenance
 from tracking.errors import ErrorCode, UsageError
+from tracking.links import source
 from tracking.records import Point, RunKind, RunOpened, RunOutcome
-from tracking.store import Store, note, source
+from tracking.store import Store, note
 
 # Columns of the table, with the quantities of each.
 HEADS = {

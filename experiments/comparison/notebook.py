@@ -103,9 +103,9 @@ class Result(Comparison):
     def _fetch(self, shown: Sequence[ShownRun]) -> list[RawRun]:
         if not self.on_server:
             return []
-        from tracking.store import Store
+        from tracking.reader import Reader
 
-        return raw.fetch(Store(), shown)
+        return raw.fetch(Reader(), shown)
 
 
 def result(spec: ComparisonSpec, runs: Any) -> Result:

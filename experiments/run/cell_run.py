@@ -47,6 +47,8 @@ from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.journal import write_atomically
+from tracking.links import schema, source
+from tracking.reader import Unreachable
 from tracking.records import (
     Artifact,
     DatasetUsed,
@@ -57,7 +59,7 @@ from tracking.records import (
     RunOutcome,
     Tags,
 )
-from tracking.store import Unreachable, note, schema, source
+from tracking.store import note
 
 METRICS = "metrics.json"
 # Of the name of a run: settings, characters of a value, and what stands between its parts.

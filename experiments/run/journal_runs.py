@@ -1,17 +1,21 @@
-"""Runs of a campaign as its journal has them: finished runs, results of cells, looks, open runs."""
+"""Runs of a campaign as its journal has them: what is judged, results of cells, open runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
+from experiments.metrics import BY_EPOCH
 from experiments.run.scheduler import CellResult
 from tracking import clock, journal
 from tracking.journal import Journal
 from tracking.records import (
     LOADS,
+    Artifact,
     Metrics,
+    Point,
     RepeatCause,
     RunClosed,
     RunKind,
@@ -34,6 +38,8 @@ class JournalRun:
         closed_at: Number of the record that closed it.
         tagged_at: Number of the record that set a tag last.
         metrics: Key -> the greatest step, and the value there.
+        epochs: Values of each metric by epoch; all others would not fit into memory.
+        files: Paths of its artifacts below the journal's folder.
     """
 
     opened: RunOpened | None = None
@@ -42,6 +48,8 @@ class JournalRun:
     tags: dict[str, str] = field(default_factory=dict)
     tagged_at: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, tuple[int, float]] = field(default_factory=dict)
+    epochs: dict[str, list[Point]] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
 
     def take(self, number: int, record: object) -> None:
         if isinstance(record, RunOpened):
@@ -55,6 +63,10 @@ class JournalRun:
             for point in record.points:
                 if point.key not in self.metrics or point.step >= self.metrics[point.key][0]:
                     self.metrics[point.key] = (point.step, point.value)
+                if point.key in BY_EPOCH:
+                    self.epochs.setdefault(point.key, []).append(point)
+        elif isinstance(record, Artifact):
+            self.files.append(record.path)
 
 
 def read(folder: Path) -> dict[str, JournalRun]:
@@ -66,20 +78,46 @@ def read(folder: Path) -> dict[str, JournalRun]:
     return runs
 
 
+class JournalRuns:
+    """Runs below a campaign, as the tracking server would return them, with their raw values.
+
+    Args:
+        folder: Of the campaign's journal.
+        run_ids: The server's ids of runs by those of the journal, which are used for all others.
+    """
+
+    def __init__(self, folder: Path, run_ids: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._folder, self._run_ids = folder, run_ids
+        self._runs = {
+            run_ids.get(origin, origin): (run.opened, run)
+            for origin, run in read(folder).items()
+            if run.opened and run.opened.tags.get("kind") != RunKind.CAMPAIGN
+        }
+
+    def stored(self) -> Iterator[StoredRun]:
+        for run_id, (first, run) in self._runs.items():
+            status, end_ms, tags = "RUNNING", None, dict(run.tags)
+            if end := run.closed:
+                status, end_ms = end.status or RunOutcome(end.outcome).status, end.time_ms
+                reason = {"outcome_reason": end.reason} if end.reason else {}
+                tags |= {"outcome": end.outcome, **reason}
+            if campaign := tags.get("campaign"):
+                tags["campaign"] = self._run_ids.get(campaign.removeprefix("run:"), campaign)
+            times = first.time_ms, end_ms
+            metrics = {key: value for key, (_, value) in run.metrics.items()}
+            yield StoredRun(run_id, first.name, status, *times, first.params, metrics, tags)
+
+    def file(self, run_id: str, path: str, _: Path) -> Path | None:
+        paths = [file for file in self._runs[run_id][1].files if file.endswith(f"/{path}")]
+        return self._folder / paths[-1] if paths else None
+
+    def points(self, run_id: str, key: str) -> list[Point]:
+        return self._runs[run_id][1].epochs.get(key, [])
+
+
 def stored(folder: Path) -> Iterator[StoredRun]:
-    """Yield the runs below the campaign as the tracking server would return them."""
-    for run in read(folder).values():
-        first, end = run.opened, run.closed
-        if not first or first.tags.get("kind") == RunKind.CAMPAIGN:
-            continue
-        status, end_ms, tags = "RUNNING", None, run.tags
-        if end:
-            status, end_ms = end.status or RunOutcome(end.outcome).status, end.time_ms
-            tags = tags | {"outcome": end.outcome, "outcome_reason": end.reason}
-        metrics = {key: value for key, (_, value) in run.metrics.items()}
-        yield StoredRun(
-            first.run, first.name, status, first.time_ms, end_ms, first.params, metrics, tags
-        )
+    """Yield the runs below a campaign, with the journal's ids."""
+    return JournalRuns(folder).stored()
 
 
 def cell_results(folder: Path) -> dict[str, CellResult]:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import psutil
-
 from experiments.config import devices
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import tuning
 from tracking.sensors import Sensors, load
+from tracking.sensors.host import process_name
 from tracking.sensors.load import CpuSnapshot
 
 IDLE_SECONDS = 0.5
@@ -98,7 +97,7 @@ def observe(began: CpuSnapshot, device: str, workers: int = 1) -> MachineState:
     time.sleep(max(0.0, began.at + IDLE_SECONDS - time.monotonic()))
     others = load.load_between(began, load.take_snapshot())
     sensors = Sensors(device=device, gpus=devices.gpus_of_cell(device, workers, os.environ))
-    on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in sensors.on_gpu())
+    on_gpu = tuple(f"{process_name(pid)} ({pid})" for pid in sensors.on_gpu())
     setup, not_available = tuning.read_setup()
     return MachineState(
         others.others_percent,
@@ -150,10 +149,3 @@ def cool_down(
         if waited >= limit_seconds or not go_on(warm, waited):
             return f"still {warm} after {waited:.0f} s"
         time.sleep(0.5)
-
-
-def _name(pid: int) -> str:
-    try:
-        return str(psutil.Process(pid).name())
-    except psutil.Error:
-        return "a process"

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from experiments.contract import Study
 from experiments.metrics import PRIMARY_AT_MOST, shown_name
-from tracking import accounts
+from tracking import accounts, links
 from tracking.errors import ErrorCode
 from tracking.limits import RUN_NAME_CHARACTERS
+from tracking.reader import Rejected, Unreachable
 from tracking.records import Record, RunKind, RunOpened
-from tracking.store import NEWEST, Rejected, Store, Unreachable, note
+from tracking.store import Store, note
 
 ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
 
@@ -69,7 +70,7 @@ def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, 
     if refused := store.apply(records, folder):
         raise Rejected(ErrorCode.DENIED, refused[0])
     link_launch(store, opened.experiment, run_id, what)
-    return store.page(opened.experiment, run_id)
+    return links.page(store, opened.experiment, run_id)
 
 
 def describe(store: Store, experiment: str, study: Study) -> None:
@@ -80,15 +81,15 @@ def describe(store: Store, experiment: str, study: Study) -> None:
     columns = [f"metrics.{name}" for name in primary]
     side = "framework" if study.factor == "framework" else "treatment"
     columns += [f"tags.{side}", "tags.block", "tags.outcome"]
-    if primary:
-        is_greater_better = named[primary[0]].better == "higher"
-        store.set_primary_metric(experiment, primary[0], greater_is_better=is_greater_better)
-    runs = store.share_view(experiment, columns, primary, RunKind.CELL)
+    is_greater_better = bool(primary) and named[primary[0]].better == "higher"
+    runs = links.share_view(
+        store, experiment, columns, primary, RunKind.CELL, greater_is_better=is_greater_better
+    )
     text = (
         f"{study.title}\n\nOne campaign per launch, [one run per cell]({runs}); "
         "the verdict is in the campaign's report."
     )
-    store.describe_experiment(experiment, text)
+    links.describe_experiment(store, experiment, text)
 
 
 def announce(
@@ -114,9 +115,9 @@ def announce(
     """
     day = datetime.date.today().isoformat()
     with contextlib.suppress(Rejected, Unreachable):
-        link = store.link(experiment, run_id)
-        text = f"{NEWEST}, {day}: [{name}]({link}). {' '.join(sentences[:2])}"
-        store.describe_experiment(told_in or experiment, newest=text[:2_000], replace=verdict)
+        link = links.link(store, experiment, run_id)
+        text = f"{links.NEWEST}, {day}: [{name}]({link}). {' '.join(sentences[:2])}"[:2_000]
+        links.describe_experiment(store, told_in or experiment, newest=text, replace=verdict)
 
 
 def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:
@@ -124,7 +125,7 @@ def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaig
     launch = os.environ.get("MLFLOW_RUN_ID", run_id)
     if launch == run_id:
         return
-    link = store.link(experiment, run_id)
+    link = links.link(store, experiment, run_id)
     text = f"This launch's {what} is [run {run_id}]({link}) in the experiment **{experiment}**."
     run = store.run(run_id)
     name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]

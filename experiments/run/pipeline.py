@@ -29,7 +29,6 @@ from experiments.planning.design import Cell
 from experiments.run import (
     backends,
     cell_run,
-    journal_runs,
     mlflow_run,
     opening,
     preparation,
@@ -39,14 +38,17 @@ from experiments.run import (
 )
 from experiments.run.backends import Backend
 from experiments.run.campaign import Campaign
+from experiments.run.journal_runs import JournalRuns
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
 from experiments.run.rules import StoppingRule
-from tracking import journal
+from tracking import journal, links
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.journal import Journal
-from tracking.records import Artifact, RunKind, RunOutcome
-from tracking.store import Unreachable, note, table_tag
+from tracking.links import table_tag
+from tracking.reader import Unreachable
+from tracking.records import RunKind, RunOutcome
+from tracking.store import note
 
 # Settings that a campaign's name shows though they do not affect a cell.
 NAMING = frozenset({"frameworks", "blocks", "until", "vary", "levels", "aa"})
@@ -276,27 +278,19 @@ def _judge_and_report(campaign: Campaign, *, all_ok: bool, stopped: str) -> Conc
 def _judge(campaign: Campaign) -> tuple[ComparisonResult, pd.DataFrame]:
     """Compare the finished runs and write the report. Return the result and the runs' table.
 
-    They come from the server or, while that is not reachable, from the journal.
+    The journal has them; runs that the server has too are named and linked by their ids there.
     """
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, plan, study = prepared.settings, prepared.plan, prepared.module
     is_own_design = plan.factor == study.factor  # what a study adds is about its own factor
     also = study.also if is_own_design else None
-    link = None
+    run_ids: dict[str, str] = {}
     if recorder.deliver():
-        runs = list(recorder.store.children(recorder.run_id, recorder.experiment))
-        steps, link = partial(raw.fetch, recorder.store), recorder.store.address
-    else:
-        runs = list(journal_runs.stored(recorder.folder))
-        artifacts = [
-            record for record in journal.read_all(recorder.folder) if isinstance(record, Artifact)
-        ]
-        paths = {
-            file.run: recorder.folder / file.path
-            for file in artifacts
-            if file.path.endswith(f"/{raw.VALUES}")
-        }
-        steps = partial(raw.from_files, paths=paths)
+        with suppress(Unreachable):
+            below = f"tags.campaign = '{recorder.run_id}'"
+            stored = recorder.store.runs(recorder.experiment, below)
+            run_ids = {run.tags.get("origin", ""): run.run_id for run in stored}
+    runs = JournalRuns(recorder.folder, {**run_ids, recorder.run: recorder.run_id})
     options = ReportOptions(
         plan.title if study.title_of else f"{plan.title} · {settings.preset}",
         study.published if is_own_design else (),
@@ -304,9 +298,9 @@ def _judge(campaign: Campaign) -> tuple[ComparisonResult, pd.DataFrame]:
         also=partial(also, settings) if also else None,
         figures=settings.figures,
         more_blocks=partial(resume.advice, campaign),
-        link=link,
+        link=partial(links.address, recorder.store.uri) if run_ids else None,
     )
-    judged_runs = table(runs)
+    judged_runs, steps = table(runs.stored()), partial(raw.fetch, runs)
     result = answer(prepared.question(), judged_runs, recorder.folder / "report", options, steps)
     return result, judged_runs
 
@@ -325,7 +319,7 @@ def _description(
     frameworks = ", ".join(f"`{name}`" for name in settings.frameworks or compared)
     cells = f"tag `campaign = {recorder.run_id}`"
     with suppress(Unreachable):
-        cells = f"[here]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"
+        cells = f"[here]({links.list_of(recorder.store, recorder.experiment, recorder.run_id)})"
     parts = [
         rendering.render("card.md.j2", card=result.card) if result else "",
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "

@@ -239,18 +239,10 @@ class Recorder:
         uploader = self._uploader
         is_delivered = uploader.finish(5.0 if uploader.trouble else 120.0)
         again = shell.command("replay", "--journal", str(self.folder))
-        lines = journal.first_few([f"refused: {line}" for line in uploader.refused])
-        refused = bool(lines)
-        lines += journal.first_few(list(uploader.damaged.values()))
-        if not is_delivered:
-            reason = uploader.trouble or "it takes longer than this process waits"
-            lines.append(
-                f"{uploader.undelivered:,} records wait: {self.store.uri}: {reason}; "
-                f"send them when it can: {again}"
-            )
-        elif refused:
-            lines.append(f"what was refused stays in the journal; send it again: {again}")
-        for line in lines:
+        reason = uploader.trouble or "it takes longer than this process waits"
+        waiting = f"{uploader.undelivered:,} records wait: {self.store.uri}: {reason}"
+        troubles = (uploader.refused, uploader.damaged.values(), "" if is_delivered else waiting)
+        for line in journal.delivery_troubles(*troubles, again):
             self.display.say(f"! {line}", style=ALERT)
         self._journal.close()
         return is_delivered

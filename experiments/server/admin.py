@@ -13,10 +13,11 @@ from experiments.config.console import Table
 from experiments.config.settings import require_writable
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, describe
 from experiments.server.settings import Admin
-from tracking import accounts
+from tracking import accounts, links
 from tracking.accounts import ROLES, USERS
 from tracking.errors import ErrorCode, UsageError
-from tracking.store import Rejected, Store
+from tracking.reader import Rejected
+from tracking.store import Store
 
 # The server's guard has the same rules.
 NAMES = {
@@ -55,14 +56,14 @@ def _add_team(store: Store, settings: Admin) -> Lines:
     accounts.add_team(store, team, experiments)
     for name in studies.available():
         describe(store, f"{team}/{name}", studies.load(name))
-    store.describe_experiment(f"{team}/{accounts.COMPARISONS}", ABOUT_COMPARISONS)
-    store.describe_experiment(f"{team}/{accounts.LAUNCHES}", ABOUT_LAUNCHES)
+    links.describe_experiment(store, f"{team}/{accounts.COMPARISONS}", ABOUT_COMPARISONS)
+    links.describe_experiment(store, f"{team}/{accounts.LAUNCHES}", ABOUT_LAUNCHES)
     return [f"team {team} writes {', '.join(experiments)}, and reads everything"], None
 
 
 def _remove_team(store: Store, settings: Admin) -> Lines:
     team = accounts.find_team(store, settings.team)
-    accounts.call(store, "DELETE", f"{ROLES}/delete", role_id=team.role)
+    store.call("DELETE", f"{ROLES}/delete", role_id=team.role)
     users = ", ".join(team.users) or "nobody"
     return [f"team {team.name} is gone; {users} was in it; its experiments stay, to be read"], None
 
@@ -81,20 +82,20 @@ def _new_password(store: Store, settings: Admin) -> Lines:
 
 
 def _remove_user(store: Store, settings: Admin) -> Lines:
-    accounts.call(store, "DELETE", f"{USERS}/delete", username=_name(settings.user, "user"))
+    store.call("DELETE", f"{USERS}/delete", username=_name(settings.user, "user"))
     return [f"user {settings.user} is gone; the runs stay"], None
 
 
 def _join(store: Store, settings: Admin) -> Lines:
     user, team = _name(settings.user, "user"), accounts.find_team(store, settings.team)
     if user not in team.users:
-        accounts.call(store, "POST", f"{ROLES}/assign", username=user, role_id=team.role)
+        store.call("POST", f"{ROLES}/assign", username=user, role_id=team.role)
     return [f"{user} is of team {team.name}"], None
 
 
 def _leave(store: Store, settings: Admin) -> Lines:
     user, team = _name(settings.user, "user"), accounts.find_team(store, settings.team)
-    accounts.call(store, "DELETE", f"{ROLES}/unassign", username=user, role_id=team.role)
+    store.call("DELETE", f"{ROLES}/unassign", username=user, role_id=team.role)
     return [f"{user} has left team {team.name}"], None
 
 
@@ -129,7 +130,7 @@ def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
     user, password = _name(settings.user, "user"), secrets.token_urlsafe(SECRET_BYTES)
     folder = Path(settings.output)
     require_writable(folder, "output=DIR", mode=0o700)
-    accounts.call(store, method, endpoint, username=user, password=password)
+    store.call(method, endpoint, username=user, password=password)
     lines = {
         "MLFLOW_TRACKING_URI": store.uri,
         "MLFLOW_TRACKING_USERNAME": user,

@@ -12,7 +12,8 @@ from experiments.config.console import Display
 from tracking import journal
 from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Damages
-from tracking.store import Store, Unreachable
+from tracking.reader import Unreachable
+from tracking.store import Store
 
 
 @dataclass
@@ -90,13 +91,9 @@ def _send(store: Store, folder: Path) -> ReplayResult:
 
 def _lines(results: Sequence[ReplayResult], folder: Path, uri: str) -> list[str]:
     damaged = [line for result in results for line in result.damaged.values()]
-    refused = [f"refused: {line}" for result in results for line in result.refused]
-    lines = journal.first_few(damaged) + journal.first_few(refused)
-    lines += [result.trouble for result in results if result.trouble and not result.waiting]
+    refused = [line for result in results for line in result.refused]
+    reason = next((result.trouble for result in results if result.waiting), "")
+    waiting = f"{sum(result.waiting for result in results):,} records wait: {uri}: {reason}"
     again = shell.command("replay", "--journal", str(folder))
-    if waiting := sum(result.waiting for result in results):
-        reason = next(result.trouble for result in results if result.waiting)
-        lines.append(f"{waiting:,} records wait: {uri}: {reason}; send them when it can: {again}")
-    elif refused:
-        lines.append(f"what was refused stays in the journal; send it again: {again}")
-    return lines
+    lines = [result.trouble for result in results if result.trouble and not result.waiting]
+    return lines + journal.delivery_troubles(refused, damaged, waiting if reason else "", again)

@@ -27,8 +27,8 @@ from experiments.sweep.search import Goal, TrialFailed
 from experiments.sweep.space import Dimension, Value
 from tracking import clock, provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
+from tracking.reader import Unreachable
 from tracking.records import VANISHED, Metrics, RunClosed, RunKind, RunOutcome, Tags
-from tracking.store import Unreachable
 
 # Tags that are determined once for the whole sweep.
 SHARED_TAGS = ("parity", "user", "mlflow.user")

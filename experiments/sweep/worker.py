@@ -8,6 +8,7 @@ import platform
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,12 @@ from experiments.sweep import requests, results, search, space, winners
 from experiments.sweep.requests import SweepRequest
 from experiments.sweep.settings import Sweep
 from experiments.sweep.trials import Trials
-from tracking import journal
+from tracking import journal, links
 from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
+from tracking.reader import Unreachable
 from tracking.records import RunKind, RunOutcome, Tags
-from tracking.store import Store, Unreachable, note
+from tracking.store import Store, note
 
 DATABASE = "optuna.db"
 ATTRIBUTE = "evenhand"
@@ -156,9 +158,9 @@ class Worker:
         recorder, store = self.recorder, self.recorder.store
         if not recorder.deliver():
             return {}
-        runs = store.children(recorder.run_id, recorder.experiment)
+        runs = store.runs(recorder.experiment, f"tags.campaign = '{recorder.run_id}'")
         return {
-            int(run.tags["trial"]): Cell(run.run_id, link=store.address(run.run_id))
+            int(run.tags["trial"]): Cell(run.run_id, link=links.address(store.uri, run.run_id))
             for run in runs
             if "trial" in run.tags
         }
@@ -205,11 +207,9 @@ class Worker:
         return f"campaign after {self._finished()} trials"
 
     def _link(self, campaign: str) -> str:
-        name = f"the campaign {campaign}"
-        try:
-            name = f"[{name}]({self.recorder.store.link(self.recorder.experiment, campaign)})"
-        except Unreachable:
-            pass
+        name, recorder = f"the campaign {campaign}", self.recorder
+        with suppress(Unreachable):
+            name = f"[{name}]({links.link(recorder.store, recorder.experiment, campaign)})"
         return f"The verdicts are in {name}."
 
     def _leave(self, outcome: RunOutcome, reason: str) -> None:

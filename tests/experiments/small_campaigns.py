@@ -12,7 +12,7 @@ from mlflow.entities import Run
 
 from experiments.cli.codes import NO_VERDICT
 from tests.conftest import Place
-from tracking.store import stored_run
+from tracking.reader import stored_run
 
 SMALL = {
     "threads": "1",

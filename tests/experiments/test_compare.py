@@ -287,7 +287,8 @@ def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(
     table, campaign = search(), store.run_id("c1") or ""
     of_first = (table["tags.campaign"] == campaign) | (table["tags.kind"] == "campaign")
     listed = search(filter_string=f"tags.campaign = '{campaign}'", output_format="list")
-    ids = [run.run_id for run in store.children(campaign, "captioning")]
+    below = store.runs("captioning", f"tags.campaign = '{campaign}'")
+    ids = [run.run_id for run in below]
     for named in (table[of_first], listed, campaign, ids):
         assert verdicts(compare(named)) == slower
     both = compare([campaign, str(store.run_id("c2"))], outcomes=STEP)

@@ -13,8 +13,9 @@ from experiments.config import settings as settings_
 from experiments.run import cell_run, mlflow_run
 from experiments.run.recorder import shown_and_details
 from tests.conftest import Place
+from tracking.links import OUR_VIEW, VIEWS
 from tracking.records import Metrics, Point, RunOpened
-from tracking.store import OUR_VIEW, VIEWS, Store
+from tracking.store import Store
 
 SMALL = {"images": "40", "batch_size": "8", "steps_per_epoch": "4", "validation_captions": "8"}
 NEEDED = {"captioning": SMALL, "race": {"level": "a=true"}}

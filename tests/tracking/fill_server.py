@@ -30,41 +30,33 @@ from tracking.technical import pack_tags
 EXPERIMENT = "synthetic"
 # Made up: how long a step takes against PyTorch's.
 FRAMEWORKS = {"pytorch": 1.0, "tensorflow": 1.08, "keras-jax": 0.94, "keras-torch": 1.21}
-BATCHED = [
-    f"inference/batch_{size}/{name}"
-    for size in (2, 4, 8, 16, 32, 64)
-    for name in (
-        "latency_seconds_p50",
-        "latency_seconds_p95",
-        "latency_seconds_p99",
-        "first_call_seconds",
-        "examples_per_second",
-    )
-]
 FIRST_MS = 1_760_000_000_000
 FAILED_SHARE = 0.02
-RUNS_A_CALL, TAGS = 500, 30
+LARGEST = np.finfo(float).max  # MLflow's value of infinity
+RUNS_A_CALL, METRICS, PARAMS, TAGS = 500, 60, 60, 30
+SAME_TAGS = {
+    "synthetic": "true",
+    "kind": "cell",
+    "model": "caption_decoder",
+    "dataset": "scenes",
+    "settings_hash": "5e771465",
+    "environment": "e1",
+    "machine": "box0",
+    "commit": "0" * 12,
+    "mlflow.user": "nobody",
+    "mlflow.source.name": "synthetic",
+    "weights": "random",
+}
 
 
-def campaigns(
-    runs: int, *, metrics: int = 60, params: int = 60, blocks: int = 25
-) -> Iterator[StoredRun]:
+def campaigns(runs: int, *, blocks: int = 25) -> Iterator[StoredRun]:
     """Yield cell runs of campaigns, the same for the same arguments.
 
     Frameworks are in random order in each block.
     """
     rng = np.random.default_rng(0)
-    metric_names = _names(
-        [
-            *(outcome.metric for outcome in KNOWN),
-            "model/trainable_parameters",
-            "model/non_trainable_parameters",
-            *BATCHED,
-        ],
-        metrics,
-    )
-    settings = {"framework": "", **as_text(Settings())}
-    settings = {name: settings.get(name, "1") for name in _names(list(settings), params)}
+    metrics, settings = _names([outcome.metric for outcome in KNOWN], METRICS), as_text(Settings())
+    params = {name: settings.get(name, "1") for name in _names(list(settings), PARAMS)}
     for number in range(runs):
         campaign, cell = divmod(number, blocks * len(FRAMEWORKS))
         if cell == 0:
@@ -72,66 +64,37 @@ def campaigns(
         block, order = divmod(cell, len(FRAMEWORKS))
         if order == 0:
             shuffled = rng.permutation(list(FRAMEWORKS)).tolist()
-        framework = str(shuffled[order])
+        framework, failed = str(shuffled[order]), rng.random() < FAILED_SHARE
+        noise = np.exp(rng.normal(0.002 * block, 0.01, len(metrics))).tolist()
+        values = {name: FRAMEWORKS[framework] * by for name, by in zip(metrics, noise, strict=True)}
         tags = {
+            **SAME_TAGS,
+            "framework": framework,
+            "treatment": framework,
             "block": str(block),
             "order_in_block": str(order),
             "campaign": campaign_id,
             "team": ("vision", "language")[campaign % 2],
+            "outcome": RunOutcome.OUT_OF_MEMORY if failed else RunOutcome.OK,
+            "cell": f"{block}-{framework}",
+            "mlflow.runName": f"{framework} · block {block}",
         }
         start_ms = FIRST_MS + number * 60_000
-        yield _cell(rng, framework, start_ms, metric_names, settings, tags)
+        yield StoredRun(
+            rng.bytes(16).hex(),
+            tags["mlflow.runName"],
+            "FAILED" if failed else "FINISHED",
+            start_ms,
+            start_ms + 50_000,
+            {**params, "framework": framework},
+            dict(islice(values.items(), 3)) if failed else values,
+            {name: str(tags.get(name, "synthetic")) for name in _names(list(tags), TAGS)},
+        )
 
 
 def _names(names: Sequence[str], count: int) -> list[str]:
     """Return the first names, completed by synthetic ones."""
     return [*names, *(f"synthetic_{i:02}" for i in range(count - len(names)))][:count]
-
-
-def _cell(
-    rng: np.random.Generator,
-    framework: str,
-    start_ms: int,
-    metric_names: Sequence[str],
-    settings: dict[str, str],
-    tags: dict[str, str],
-) -> StoredRun:
-    failed = rng.random() < FAILED_SHARE
-    block = tags["block"]
-    noise = np.exp(rng.normal(0.002 * int(block), 0.01, len(metric_names))).tolist()
-    values = {
-        name: FRAMEWORKS[framework] * factor
-        for name, factor in zip(metric_names, noise, strict=True)
-    }
-    tags = {
-        "synthetic": "true",
-        "kind": "cell",
-        "framework": framework,
-        "model": "caption_decoder",
-        "dataset": "scenes",
-        "settings_hash": "5e771465",
-        "environment": "e1",
-        "machine": "box0",
-        **tags,
-        "outcome": RunOutcome.OUT_OF_MEMORY if failed else RunOutcome.OK,
-        "treatment": framework,
-        "commit": "0" * 12,
-        "cell": f"{block}-{framework}",
-        "mlflow.runName": f"{framework} · block {block}",
-        "mlflow.user": "nobody",
-        "mlflow.source.name": "synthetic",
-        "weights": "random",
-    }
-    return StoredRun(
-        rng.bytes(16).hex(),
-        f"{framework} · block {block}",
-        "FAILED" if failed else "FINISHED",
-        start_ms,
-        start_ms + 50_000,
-        {**settings, "framework": framework} if "framework" in settings else settings,
-        dict(islice(values.items(), 3)) if failed else values,
-        {name: str(tags.get(name, "synthetic")) for name in _names(list(tags), TAGS)},
-    )
 
 
 def fill(database: str, runs: Iterable[StoredRun], experiment: str) -> int:
@@ -157,7 +120,8 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
             "key": key,
             "timestamp": run.end_ms or run.start_ms,
             "step": 0,
-            **_metric_columns(value),
+            "value": 0.0 if np.isnan(value) else float(np.clip(value, -LARGEST, LARGEST)),
+            "is_nan": bool(np.isnan(value)),
         }
         for run in runs
         for key, value in run.metrics.items()
@@ -193,13 +157,4 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
         ],
         SqlMetric.__table__: points,
         SqlLatestMetric.__table__: points,
-    }
-
-
-def _metric_columns(value: float) -> dict[str, Any]:
-    """Return a value as MLflow stores it: NaN is marked, infinity is the largest number."""
-    largest = np.finfo(float).max
-    return {
-        "value": 0.0 if np.isnan(value) else float(np.clip(value, -largest, largest)),
-        "is_nan": bool(np.isnan(value)),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, cast
 
 from tracking import accounts
@@ -15,15 +14,14 @@ class Answers:
 
     uri = "http://server"
 
-    def call(self, method: str, endpoint: str, **options: Any) -> str:
-        if endpoint == f"{accounts.USERS}/list":
-            users = [{"id": 2, "username": "bob"}, {"id": 1, "username": "alice"}]
-            return json.dumps({"users": users})
-        if endpoint == f"{accounts.ROLES}/users/list":
-            return json.dumps({"assignments": [{"user_id": number} for number in (2, 3, 1)]})
+    def call(self, method: str, endpoint: str, **_: Any) -> dict[str, Any]:
         permission = {"resource_type": "experiment", "resource_pattern": "5"}
         role = {"id": 7, "name": "vision", "permissions": [permission]}
-        return json.dumps({"roles": [role, {"id": 8, "name": "__user_1__", "permissions": []}]})
+        return {
+            "users": [{"id": 2, "username": "bob"}, {"id": 1, "username": "alice"}],
+            "assignments": [{"user_id": number} for number in (2, 3, 1)],
+            "roles": [role, {"id": 8, "name": "__user_1__", "permissions": []}],
+        }
 
 
 def test_teams_leave_out_a_member_that_is_newer_than_the_list_of_users() -> None:

@@ -54,19 +54,19 @@ def test_processes_that_begin_side_by_side_find_one_store(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("uri", "folder"),
+    ("uri", "file"),
     [
-        ("sqlite:///mlflow.db", Path()),
-        ("sqlite:///kept/here.db", Path("kept")),
-        ("sqlite:////srv/a%20b/mlflow.db", Path("/srv/a b")),
+        ("sqlite:///mlflow.db", Path("mlflow.db")),
+        ("sqlite:///kept/here.db", Path("kept/here.db")),
+        ("sqlite:////srv/a%20b/mlflow.db", Path("/srv/a b/mlflow.db")),
         ("./mlruns", None),
         ("http://127.0.0.1:5000", None),
         ("postgresql://user@host/name", None),
         ("databricks", None),
     ],
 )
-def test_store_in_a_file_has_a_folder(uri: str, folder: Path | None) -> None:
-    assert first_use.folder_of(uri) == folder
+def test_file_of_a_store_is_read_from_its_uri(uri: str, file: Path | None) -> None:
+    assert first_use.file_of(uri) == file
 
 
 @pytest.mark.parametrize(

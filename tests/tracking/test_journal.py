@@ -42,29 +42,14 @@ def test_record_survives_the_line_bit_for_bit(record: Record) -> None:
     assert from_line(line) == record
 
 
-def test_torn_last_line_is_cut_off_and_the_next_record_follows(tmp_path: Path) -> None:
+def test_second_writer_and_unwritable_folder_are_wrong_calls(tmp_path: Path) -> None:
     first = Journal(tmp_path)
-    first.append(ONE_OF_EACH[0])
+    codes = {tmp_path: ErrorCode.IN_USE, Path("/proc/nothing"): ErrorCode.UNWRITABLE}
+    for folder, code in codes.items():
+        with pytest.raises(UsageError) as error:
+            Journal(folder)
+        assert error.value.code is code
     first.close()
-    with (tmp_path / journal.RECORDS).open("ab") as file:
-        file.write(to_line(ONE_OF_EACH[1]).encode()[:-7])
-    second = Journal(tmp_path)
-    second.append(ONE_OF_EACH[2])
-    assert list(journal.read_all(tmp_path)) == [ONE_OF_EACH[0], ONE_OF_EACH[2]]
-
-
-def test_second_writer_is_refused(tmp_path: Path) -> None:
-    first = Journal(tmp_path)
-    with pytest.raises(UsageError) as error:
-        Journal(tmp_path)
-    assert error.value.code is ErrorCode.IN_USE
-    first.close()
-
-
-def test_unwritable_folder_is_a_wrong_call() -> None:
-    with pytest.raises(UsageError) as error:
-        Journal(Path("/proc/nothing"))
-    assert error.value.code is ErrorCode.UNWRITABLE
 
 
 @pytest.mark.parametrize("small_disk", ["64k"], indirect=True)

@@ -14,27 +14,24 @@ from tracking import provenance
 
 
 @pytest.fixture
-def git(tmp_path: Path) -> Callable[..., str]:
-    """Return git in a folder, as a function of its arguments."""
+def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return git in a folder that takes the project's place, as a function of its arguments."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    assert provenance.commit() == ""
 
     def git(*arguments: str) -> str:
         user = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         command = ["git", "-C", str(tmp_path), *user, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
+    (tmp_path / "code.py").write_text("x = 1\n")
+    for words in (("init", "-q"), ("add", "code.py"), ("commit", "-q", "-m", "first")):
+        git(*words)
     return git
 
 
-def test_states_of_a_checkout_have_different_names(
-    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    assert provenance.commit() == ""
+def test_states_of_a_checkout_have_different_names(tmp_path: Path, git: Callable[..., str]) -> None:
     code = tmp_path / "code.py"
-    code.write_bytes(b"x = 1\n")
-    git("init", "-q")
-    git("add", "code.py")
-    git("commit", "-q", "-m", "first")
     clean = git("rev-parse", "HEAD")
     assert provenance.commit() == clean
     (tmp_path / "new.py").write_text("not tracked")
@@ -48,14 +45,8 @@ def test_states_of_a_checkout_have_different_names(
     assert len(set(names)) == 3
 
 
-def test_secrets_in_changes_are_masked(
-    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    (tmp_path / "code.py").write_text("x = 1\n")
-    git("init", "-q")
-    git("add", "code.py")
-    git("commit", "-q", "-m", "first")
+@pytest.mark.usefixtures("git")
+def test_secrets_in_changes_are_masked(tmp_path: Path) -> None:
     lines = [
         'DB_PASSWORD = "hush 1"',
         "export HF_TOKEN=hush2",

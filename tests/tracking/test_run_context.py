@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -130,24 +130,16 @@ def test_every_new_run_of_a_script_gets_the_tags_of_the_schema(place: Place) -> 
     assert not HEAVY & set(ids["imported"])
 
 
-# A script that prints how long its run took to begin, and the run's GPUs.
-TIMED = """
-import time
-import mlflow
-
-began = time.monotonic()
-with mlflow.start_run() as run:
-    seconds = time.monotonic() - began
-print(seconds, run.data.tags["gpu"])
-"""
-
-
 @pytest.mark.parametrize("init", range(1, 4), ids=["hangs", "crashes", "exits"])
-def test_broken_driver_costs_a_script_the_tag_only(place: Place, driver: Driver, init: int) -> None:
+def test_broken_driver_costs_seconds_and_is_named(
+    driver: Driver, init: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver.answers(init=init)
-    seconds, tag = script(place, TIMED, **driver.environment).split(maxsplit=1)
-    assert tag.strip() == nvml.UNKNOWN
-    assert float(seconds) < nvml.ANSWER_SECONDS + 8  # beginning a run takes a loaded machine 5 s
+    for name, text in driver.environment.items():
+        monkeypatch.setenv(name, text)
+    began = time.monotonic()
+    assert nvml.names_from_helper() == [nvml.UNKNOWN]
+    assert time.monotonic() - began < nvml.ANSWER_SECONDS + 3
 
 
 def test_no_process_starts_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,23 +151,17 @@ def test_no_process_starts_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> 
     assert nvml.names_from_helper() == [nvml.UNKNOWN]
 
 
-@pytest.fixture
-def inside(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Return a place whose folder and store are those of this process."""
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", place.uri)
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(place.uri)
-    yield place
-    mlflow.set_tracking_uri(before)
-
-
 def test_machines_of_plain_runs_are_compared(
-    inside: Place, driver: Driver, capsys: pytest.CaptureFixture[str]
+    place: Place,
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Blocks of two sides, planted 1.5 times as slow; then one side on another machine."""
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", place.uri)
     driver.answers(cards=2)
-    script(inside, BLOCKS, **driver.environment)
+    script(place, BLOCKS, **driver.environment)
     assert main(["compare", "--experiment=plain", "--figures=false", "--format=json"]) == DONE
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["verdict"], row["n_blocks"], round(row["estimate"], 3)) == ("slower", 6, 1.5)

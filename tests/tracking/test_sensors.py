@@ -48,10 +48,8 @@ def test_ranks_are_read_until_they_end() -> None:
 
 
 READ = """
-import json, os, sys
+import json, os
 from tracking.sensors import Sensors
-if sys.argv[1:]:
-    open(os.environ["NVML_ANSWERS"], "a").write(sys.argv[1].format(pid=os.getpid()))
 sensors = Sensors(os.getpid(), "cuda")
 sample = sensors.read()
 gpu = {key[13:]: value for key, value in sample.values.items() if key.startswith("system/gpu_0_")}
@@ -61,8 +59,7 @@ print(json.dumps([gpu, sample.counters_joules, sensors.missing, sensors.gpus]))
 
 def test_readings_of_a_gpu_have_their_units(driver: Driver) -> None:
     driver.answers(clock_limits=0x24)
-    values, counters, missing, gpus = json.loads(driver.python(READ))
-    assert values == {
+    expected = {
         "memory_usage_megabytes": 2_000,
         "utilization_percentage": 87,
         "temperature_celsius": 61,
@@ -71,19 +68,16 @@ def test_readings_of_a_gpu_have_their_units(driver: Driver) -> None:
         "memory_clock_megahertz": 2_619,
         "clock_limits": 0x24,
     }
-    assert gpus == ["gpu_0"]
+    values, counters, missing, gpus = json.loads(driver.python(READ))
+    assert (values, gpus) == (expected, ["gpu_0"])
     assert counters["gpu_0"] > 0
     assert missing["gpu_0_process_memory"]
-
-
-def test_memory_of_the_measured_process_is_read(driver: Driver) -> None:
-    answer = "pid {pid}\nprocess_bytes 750000000\n"
-    values, _, missing, _ = json.loads(driver.python(READ, [answer]))
-    assert values["process_memory_megabytes"] == 750
-    assert "gpu_0_process_memory" not in missing
-    driver.answers()  # the driver lists the process without its size
-    values, *_ = json.loads(driver.python(READ, ["pid {pid}\n"]))
-    assert "process_memory_megabytes" not in values
+    driver.answers(celsius=None, counter_seconds=None)
+    values, counters, missing, _ = json.loads(driver.python(READ))
+    assert "temperature_celsius" not in values
+    assert "gpu_0" not in counters
+    reasons = {missing["gpu_0_temperature_celsius"], missing["gpu_0_energy"]}
+    assert reasons == {"Not Supported"}
 
 
 TREE = """
@@ -99,31 +93,32 @@ readings = []
 for line in sys.argv[1:]:
     with open(os.environ["NVML_ANSWERS"], "w") as file:
         file.write(line.format(cell=cell.pid, child=child))
-    values, missing = sensors.read().values, sensors.missing
-    reason = bool(missing.get("gpu_0_process_memory"))
-    readings.append([values.get("system/gpu_0_process_memory_megabytes"), reason])
+    values = sensors.read().values
+    names = ("process_memory_megabytes", "other_processes")
+    missing = sensors.missing.get("gpu_0_process_memory", "")
+    readings.append([*(values.get(f"system/gpu_0_{name}") for name in names), bool(missing)])
 os.killpg(cell.pid, 9)
 cell.wait()
-print(json.dumps(readings))
+print(json.dumps([readings, sensors.others, sensors.missing.get("gpu_0_other_processes", "")]))
 """
 
 
-def test_memory_of_descendants_is_part_of_the_measured_process(driver: Driver) -> None:
+def test_memory_of_a_cell_and_its_children_is_read_and_others_are_counted(driver: Driver) -> None:
     """A cell, the child of its child, and this test's process hold memory; one size is hidden."""
     cell, child = "pid {cell} process_bytes 1e8 ", "child_pid {child} child_bytes 6e8 "
     other = f"other_pid {os.getpid()} other_bytes 3e8"
-    lines = [other, child + other, cell + child + other, cell + "child_pid {child}", other]
-    readings = json.loads(driver.python(TREE, lines))
-    assert readings == [[None, True], [600, False], [700, False], [None, True], [None, True]]
-
-
-def test_unsupported_readings_are_missing_with_the_drivers_reason(driver: Driver) -> None:
-    driver.answers(celsius=None, counter_seconds=None)
-    values, counters, missing, _ = json.loads(driver.python(READ))
-    assert "temperature_celsius" not in values
-    assert "gpu_0" not in counters
-    reasons = {missing["gpu_0_temperature_celsius"], missing["gpu_0_energy"]}
-    assert reasons == {"Not Supported"}
+    lines = {
+        other: [None, None, True],
+        child + other: [600, 1, False],
+        cell + child + other: [700, 1, False],
+        cell + child: [700, 0, False],
+        cell + "child_pid {child}": [None, 0, True],
+        other + " ": [None, None, True],
+        "pid 4000000 other_pid 4000001": [None, None, True],
+    }
+    readings, others, missing = json.loads(driver.python(TREE, lines))
+    assert readings == list(lines.values())
+    assert (others, missing) == ({str(os.getpid()): psutil.Process().name()}, "")
 
 
 VISIBLE = """
@@ -165,33 +160,6 @@ def test_devices_are_those_that_cuda_sees(driver: Driver) -> None:
         assert bool(missing) == (not cards)
 
 
-OTHERS = """
-import json, os, subprocess, sys
-from tracking.sensors import Sensors
-sleep = "import time; print(flush=True); time.sleep(60)"
-child = subprocess.Popen([sys.executable, "-c", sleep], stdout=subprocess.PIPE)
-child.stdout.readline()
-sensors = Sensors(child.pid, "cuda")
-counts = []
-for line in sys.argv[1:]:
-    with open(os.environ["NVML_ANSWERS"], "w") as file:
-        file.write(line.format(child=child.pid))
-    counts.append(sensors.read().values.get("system/gpu_0_other_processes"))
-child.kill()
-child.wait()
-print(json.dumps([counts, sensors.others, sensors.missing.get("gpu_0_other_processes", "")]))
-"""
-
-
-def test_other_processes_on_the_gpu_are_counted_while_ours_computes(driver: Driver) -> None:
-    other = f"other_pid {os.getpid()}"
-    lines = ["pid {child}", f"pid {{child}} {other}", other, "pid 4000000 other_pid 4000001"]
-    counts, others, missing = json.loads(driver.python(OTHERS, lines))
-    assert counts == [0, 1, None, None]
-    assert others == {str(os.getpid()): psutil.Process().name()}
-    assert missing == ""
-
-
 SAMPLE = """
 import json, os, time
 from tracking.sensors import Sampler, Sensors, Window, summarise
@@ -212,25 +180,23 @@ print(json.dumps([summary.metrics, summary.missing, summary.throttled, finished 
 def test_energy_is_the_counters_rise_over_the_window(driver: Driver) -> None:
     driver.answers(clock_limits=0x40)
     metrics, missing, throttled, seconds = json.loads(driver.python(SAMPLE))
+    expected = {"power/watts_mean": 250, "energy/joules": 250 * seconds}
+    expected |= {"energy/joules_per_example": 2.5 * seconds, "gpu/clock_megahertz_mean": 1_410}
+    expected["gpu/temperature_celsius_max"] = 61
     # the counter moves every 20 ms, 2 % of the window, at each end
-    assert metrics["power/watts_mean"] == pytest.approx(250, rel=0.05)
-    assert metrics["energy/joules"] == pytest.approx(250 * seconds, rel=0.05)
-    assert metrics["energy/joules_per_example"] == pytest.approx(2.5 * seconds, rel=0.05)
-    assert metrics["gpu/temperature_celsius_max"] == 61
-    assert metrics["gpu/clock_megahertz_mean"] == 1_410
-    assert throttled == {"hardware thermal slowdown": 1.0}
-    assert missing == {}
+    assert {key: metrics[key] for key in expected} == pytest.approx(expected, rel=0.05)
+    assert (throttled, missing) == ({"hardware thermal slowdown": 1.0}, {})
 
 
 # ---- windows
 
 
-def sample(second: float, joules: float, celsius: float = 40.0, counter: str = "gpu_0") -> Sample:
+def sample(second: float, joules: float, celsius: float = 40.0) -> Sample:
     values = {
         "system/cpu_utilization_percentage": 10 * second,
         "system/gpu_0_temperature_celsius": celsius,
     }
-    return Sample(second, values, {counter: joules})
+    return Sample(second, values, {"gpu_0": joules})
 
 
 def test_summary_covers_the_window_only() -> None:
@@ -238,66 +204,67 @@ def test_summary_covers_the_window_only() -> None:
     joules = [0, 100, 150, 200, 250, 10_000]
     samples = [sample(*reading) for reading in zip(times, joules, celsius, strict=True)]
     metrics = summarise(samples, Window("", 1, 4, 200), gpus=["gpu_0"], ranges_joules={}).metrics
-    assert metrics == {
-        "cpu/utilization_percent_mean": pytest.approx(25),
-        "gpu/temperature_celsius_max": 46,
-        "gpu/temperature_celsius_mean": pytest.approx(43),
-        "power/watts_mean": pytest.approx(50),  # (250 − 100) J in 3 s
-        "energy/joules": pytest.approx(150),
-        "energy/joules_per_example": pytest.approx(0.75),
-    }
+    assert metrics == pytest.approx(
+        {
+            "cpu/utilization_percent_mean": 25,
+            "gpu/temperature_celsius_max": 46,
+            "gpu/temperature_celsius_mean": 43,
+            "power/watts_mean": 50,  # (250 − 100) J in 3 s
+            "energy/joules": 150,
+            "energy/joules_per_example": 0.75,
+        }
+    )
     for prefix, inside in (("", []), ("inference/", samples[:1])):
         empty = summarise(inside, Window(prefix, 1, 1.5, 10), ranges_joules={})
         assert (empty.metrics, empty.throttled) == ({}, {})
         assert f"{prefix}sensors" in empty.missing
 
 
-def test_pauses_are_no_part_of_a_window() -> None:
+def test_pauses_and_wrapped_counters_change_no_energy() -> None:
     """Train with 10 W, and validate from 4 to 6 s with 1,000 W and 90 °C."""
     watts = [10, 10, 10, 10, 1_000, 1_000, 10, 10, 10, 10]
-    samples = [sample(at, sum(watts[:at]), 90 if at == 5 else 40) for at in range(11)]
-    window = Window("", 0, 10, 8, pauses=((4, 6),))
-    metrics = summarise(samples, window, gpus=["gpu_0"], ranges_joules={}).metrics
-    assert metrics["energy/joules"] == pytest.approx(8 * 10)
-    assert metrics["power/watts_mean"] == pytest.approx(10)
-    assert metrics["energy/joules_per_example"] == pytest.approx(10)
-    assert metrics["gpu/temperature_celsius_max"] == 40
-    used = 10 * sum({*range(11)} - {5}) / 10
-    assert metrics["cpu/utilization_percent_mean"] == pytest.approx(used)
-
-
-def test_counter_that_wraps_around_loses_nothing() -> None:
-    samples = [sample(at, (900 + 50 * at) % 1_000, counter="intel-rapl:0") for at in range(6)]
-    ranges = {"intel-rapl:0": 1_000.0}
-    metrics = summarise(samples, Window("", 0, 5, 10), ranges_joules=ranges).metrics
-    assert metrics["energy/joules"] == pytest.approx(250)
+    joules = [(900 + sum(watts[:at])) % 1_000 for at in range(11)]
+    samples = [sample(at, joules[at], 90 if at == 5 else 40) for at in range(11)]
+    window, ranges = Window("", 0, 10, 8, pauses=((4, 6),)), {"gpu_0": 1_000.0}
+    metrics = summarise(samples, window, gpus=["gpu_0"], ranges_joules=ranges).metrics
+    assert metrics == pytest.approx(
+        {
+            "cpu/utilization_percent_mean": 10 * sum({*range(11)} - {5}) / 10,
+            "gpu/temperature_celsius_mean": 40,
+            "gpu/temperature_celsius_max": 40,
+            "energy/joules": 8 * 10,
+            "power/watts_mean": 10,
+            "energy/joules_per_example": 10,
+        }
+    )
 
 
 def test_readings_of_several_gpus_are_summed_or_averaged() -> None:
-    def read(gpu: int, used: float, celsius: float, megabytes: float) -> dict[str, float]:
-        readings = {
-            "utilization_percentage": used,
-            "temperature_celsius": celsius,
-            "clock_megahertz": 1_000 + used,
-            "process_memory_megabytes": megabytes,
-        }
-        return {f"system/gpu_{gpu}_{key}": value for key, value in readings.items()}
-
+    readings = {
+        "utilization_percentage": (80, 40),
+        "temperature_celsius": (60, 50),
+        "clock_megahertz": (1_080, 1_040),
+        "process_memory_megabytes": (100, 300),
+    }
     samples = []
     for at in range(6):
-        values = read(0, 80, 60, 100) | read(2, 40, 50 + at, 300)
+        values = {f"system/gpu_0_{name}": first for name, (first, _) in readings.items()}
+        values |= {f"system/gpu_2_{name}": second for name, (_, second) in readings.items()}
+        values["system/gpu_2_temperature_celsius"] += at
         samples.append(Sample(at, values, {"gpu_0": 100.0 * at, "gpu_2": 50.0 * at}))
     gpus, window = ["gpu_0", "gpu_2"], Window("", 0, 5, 10)
-    assert summarise(samples, window, gpus=gpus, ranges_joules={}).metrics == {
-        "gpu/utilization_percent_mean": pytest.approx(60),
-        "gpu/temperature_celsius_mean": pytest.approx((60 + 52.5) / 2),
-        "gpu/temperature_celsius_max": 60,
-        "gpu/clock_megahertz_mean": pytest.approx(1_060),
-        "memory/peak_device_process_bytes": pytest.approx(400e6),
-        "energy/joules": pytest.approx(750),
-        "power/watts_mean": pytest.approx(150),
-        "energy/joules_per_example": pytest.approx(75),
-    }
+    assert summarise(samples, window, gpus=gpus, ranges_joules={}).metrics == pytest.approx(
+        {
+            "gpu/utilization_percent_mean": 60,
+            "gpu/temperature_celsius_mean": (60 + 52.5) / 2,
+            "gpu/temperature_celsius_max": 60,
+            "gpu/clock_megahertz_mean": 1_060,
+            "memory/peak_device_process_bytes": 400e6,
+            "energy/joules": 750,
+            "power/watts_mean": 150,
+            "energy/joules_per_example": 75,
+        }
+    )
 
 
 def gpu_samples(megahertz: Sequence[float], celsius: Sequence[float]) -> list[Sample]:
@@ -311,18 +278,11 @@ def test_gpu_is_steady_after_a_second_at_one_clock_and_temperature() -> None:
     """Raise the clock for half a second, or the temperature by 1 °C every 0.5 s for 3 s."""
     clocks = [345, 700, 1_100, 1_500, 1_800, *[1_980, 1_960] * 30]
     samples = gpu_samples(clocks, [40.0] * len(clocks))
-    steady = [
-        sample.time_seconds
-        for end, sample in enumerate(samples, 1)
-        if is_steady(samples[:end], ["gpu_1"])
-    ]
-    assert steady[0] == pytest.approx(1.5)
-    assert len(steady) == len(samples) - 15
-    warming = gpu_samples([1_980] * 60, [40 + min(at, 30) // 5 for at in range(60)])
-    assert not is_steady(warming[:30], ["gpu_1"])
-    assert is_steady(warming, ["gpu_1"])
+    steady = [is_steady(samples[:end], ["gpu_1"]) for end in range(len(samples) + 1)]
+    assert steady == [False] * 16 + [True] * (len(samples) - 15)
     assert is_steady(samples, ["gpu_1", "gpu_2"]), "a GPU without sensors is not waited for"
-    assert not is_steady([], ["gpu_1"])
+    warming = gpu_samples([1_980] * 60, [40 + min(at, 30) // 5 for at in range(60)])
+    assert [is_steady(warming[:end], ["gpu_1"]) for end in (30, 60)] == [False, True]
     slowing = gpu_samples([1_980 - 10 * at for at in range(60)], [40.0] * 60)
     assert not is_steady(slowing, ["gpu_1"])
 
@@ -353,7 +313,6 @@ def test_processor_packages_are_counted_once(tmp_path: Path) -> None:
 
 def test_package_that_cannot_be_read_leaves_no_energy(tmp_path: Path) -> None:
     """The sum of the others would pass for the machine's."""
-    assert rapl.find_packages(tmp_path)[0] == []
     zone(tmp_path, "intel-rapl:2", "psys")
     assert rapl.find_packages(tmp_path)[0] == []
     zone(tmp_path, "intel-rapl:0", "package-0", joules="")

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pytest
 
-from tests.conftest import ROOT, Server, wait_for
+from tests.conftest import Server, wait_for
 from tests.faults.proxy import Proxy
+from tests.tracking.conftest import uploading
 from tracking import whereabouts
 from tracking.errors import ErrorCode, UsageError
-from tracking.journal import Journal
+from tracking.links import NEWEST, describe_experiment, source
+from tracking.reader import Unreachable
 from tracking.records import (
     VANISHED,
     Artifact,
@@ -34,9 +34,8 @@ from tracking.records import (
     StoredRun,
     Tags,
 )
-from tracking.store import NEWEST, NOTE, Store, Unreachable, source
+from tracking.store import NOTE, Store
 from tracking.technical import pack_tags
-from tracking.upload import IDLE_SECONDS, Uploader
 
 
 def some_records(folder: Path) -> list[Record]:
@@ -56,49 +55,27 @@ def some_records(folder: Path) -> list[Record]:
     ]
 
 
-def runs_by_name(store: Store) -> dict[str, StoredRun]:
+def runs_by_name(store: Store, page: int = 500) -> dict[str, StoredRun]:
     """Return all runs; NaN as text, so that equal runs compare equal."""
     runs = {}
-    for run in store.runs("captioning"):
+    for run in store.runs("captioning", page=page):
         metrics = {key: "NaN" if math.isnan(value) else value for key, value in run.metrics.items()}
         runs[run.name] = dataclasses.replace(run, metrics=metrics)  # type: ignore[arg-type]
     return runs
 
 
-def test_applying_twice_from_two_processes_changes_nothing(store: Store, tmp_path: Path) -> None:
-    records = some_records(tmp_path)
-    assert store.apply(records, tmp_path) == []
-    first = runs_by_name(store)
-    assert Store(store.uri).apply(records, tmp_path) == []
-    second = runs_by_name(store)
-    assert first == second
-    assert len(second) == 2
-    cell = second["cell"]
-    assert cell.status == "FINISHED"
-    assert cell.tags["campaign"] == second["campaign"].run_id
-    assert cell.params == {"batch_size": "32"}
-    assert cell.metrics == {"train/loss": 1 / 2_500, "bad": "NaN"}
-    history = store._client.get_metric_history(cell.run_id, "train/loss")
-    assert [point.step for point in history] == list(range(2_500))
-    assert second["campaign"].status == "FAILED"
-    assert second["campaign"].tags["outcome_reason"] == "out of luck"
-
-
 def test_description_has_the_users_text_and_the_newest_result(store: Store) -> None:
-    def describe(**texts: str) -> list[str]:
-        store.describe_experiment("captioning", **texts)
-        experiment = store._client.get_experiment(store.experiment_id("captioning"))
-        return str(experiment.tags[NOTE]).split("\n\n")
+    def describe(**texts: Any) -> list[str]:
+        describe_experiment(store, "captioning", **texts)
+        return store.experiment_tags("captioning")[NOTE].split("\n\n")
 
-    results = [f"{NEWEST}: {number}" for number in range(5)]
+    results = [f"{NEWEST}: {number}" for number in range(4)]
     assert describe(text="A study\n\nIts runs") == ["A study", "Its runs"]
     assert describe(newest=results[0], replace=False)[-1] == results[0]
-    assert describe(newest=results[1]) == ["A study", "Its runs", results[1]]
-    assert describe(text="Another", newest=results[2]) == ["A study", "Its runs", results[2]]
-    assert describe(newest=results[3], replace=False)[-1] == results[2]
-    store._client.set_experiment_tag(store.experiment_id("captioning"), NOTE, "For the paper")
-    assert describe(text="A study") == ["For the paper"]
-    assert describe(newest=results[4]) == ["For the paper", results[4]]
+    assert describe(text="Another", newest=results[1]) == ["A study", "Its runs", results[1]]
+    assert describe(newest=results[2], replace=False)[-1] == results[1]
+    store.tag_experiment("captioning", {NOTE: "For the paper"})
+    assert describe(text="A study", newest=results[3]) == ["For the paper", results[3]]
 
 
 def test_dead_server_costs_seconds(tmp_path: Path) -> None:
@@ -113,13 +90,8 @@ def test_dead_server_costs_seconds(tmp_path: Path) -> None:
 
 def dead_process() -> dict[str, str]:
     """Return the tags of a process that has ended."""
-    script = (
-        "import json; from tracking import whereabouts; "
-        "print(json.dumps(whereabouts.process_tags()))"
-    )
-    command = [sys.executable, "-c", script]
-    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return dict(json.loads(output))
+    with subprocess.Popen(["true"]) as process:
+        return {**whereabouts.process_tags(), "pid": str(process.pid)}
 
 
 def test_runs_of_vanished_processes_are_closed(store: Store, tmp_path: Path) -> None:
@@ -129,78 +101,44 @@ def test_runs_of_vanished_processes_are_closed(store: Store, tmp_path: Path) -> 
         {"heartbeat": str(int(time.time() - 1.5 * seconds))}
         for seconds in (whereabouts.STALE_SECONDS_OF_DEAD, whereabouts.STALE_SECONDS)
     )
-    vanished = {
-        "dead": {**dead, **silent},
-        "process id reused": {
-            **dead,
-            **silent,
-            "pid": str(os.getpid()),
-            whereabouts.STARTED: "1e9",
-        },
-        "elsewhere, silent": {**dead, **long_silent, "host": "elsewhere"},
+    reused = {"pid": str(os.getpid()), whereabouts.STARTED: "1e9"}
+    cases = {
+        "dead": ("KILLED", {**dead, **silent}),
+        "process id reused": ("KILLED", {**dead, **silent, **reused}),
+        "elsewhere, silent": ("KILLED", {**dead, **long_silent, "host": "elsewhere"}),
+        "alive": ("RUNNING", {**alive, **long_silent}),  # its server was away
+        "dead, another worker beats": ("RUNNING", dead),
+        "elsewhere, beats": ("RUNNING", {**alive, **silent, "host": "elsewhere"}),
     }
-    running = {
-        "alive": {**alive, **long_silent},  # its server was away
-        "dead, another worker beats": dead,
-        "elsewhere, beats": {**alive, **silent, "host": "elsewhere"},
-    }
-    expected = {}
-    for number, (name, tags) in enumerate({**vanished, **running}.items()):
+    expected = {"begun": "KILLED", "another user's": "RUNNING"}
+    for number, (name, (status, tags)) in enumerate(cases.items()):
         trial = {"kind": "trial", "campaign": f"run:c{number}"}
+        runs = {name: (f"c{number}", tags), f"{name}: trial": (f"t{number}", trial)}
         records = [
-            RunOpened(f"c{number}", began_ms, "captioning", name, tags),
-            RunOpened(f"t{number}", began_ms, "captioning", f"{name}: trial", trial),
+            RunOpened(run, began_ms, "captioning", title, of) for title, (run, of) in runs.items()
         ]
         store.apply(records, tmp_path)
-        status = "KILLED" if name in vanished else "RUNNING"
-        expected |= {name: status, f"{name}: trial": status}
+        expected |= dict.fromkeys(runs, status)
     # killed before its kind was recorded
     tags = {"origin": "begun", **dead_process(), **silent}
     create, place = store._client.create_run, store.experiment_id("captioning")
     create(place, start_time=began_ms, tags=tags, run_name="begun")
     create(place, run_name="another user's")
     store.close_stale("captioning")
-    runs = runs_by_name(store)
-    expected |= {"begun": "KILLED", "another user's": "RUNNING"}
-    assert {name: run.status for name, run in runs.items()} == expected
-    assert runs["dead: trial"].tags["outcome_reason"] == VANISHED
+    stored = runs_by_name(store)
+    assert {name: run.status for name, run in stored.items()} == expected
+    assert stored["dead: trial"].tags["outcome_reason"] == VANISHED
 
 
-def test_records_written_while_the_server_is_dead_arrive_later(
+def test_uploader_outlives_a_server_that_is_silent_or_dead(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracking.upload.LONGEST_PAUSE_SECONDS", 2.0)
-    folder = tmp_path / "journal"
-    folder.mkdir()
-    store = Store(server.uri)
-    campaign, cell, *rest = some_records(folder)
-    store.apply([campaign], folder)
-    journal = Journal(folder)
-    journal.append(campaign)
-    uploader = Uploader(journal, store, store.run_id("c1") or "")
-    uploader.start()
-    journal.append(cell)
-    wait_for(lambda: "cell" in runs_by_name(store), 20)
-    server.kill()
-    for record in rest:
-        journal.append(record)
-    wait_for(lambda: bool(uploader.trouble), 60)
-    server.start()
-    wait_for(lambda: not uploader.trouble, 60)
-    assert uploader.finish(60)
-    runs = runs_by_name(Store(server.uri))
-    assert (runs["cell"].status, runs["campaign"].status) == ("FINISHED", "FAILED")
-    assert len(store.points(runs["cell"].run_id, "train/loss")) == 2_500
-
-
-def test_server_without_answers_is_not_waited_for(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("tracking.upload.PATIENCE_SECONDS", 1.0)
-    campaign, cell, *_ = some_records(tmp_path)
-    store, journal = Store(server.uri), Journal(tmp_path / "journal")
-    store.apply([campaign], tmp_path)
-    uploader = Uploader(journal, store, store.run_id("c1") or "")
+    (folder := tmp_path / "journal").mkdir()
+    campaign, cell, *rest = some_records(folder)
+    assert isinstance(campaign, RunOpened)
+    journal, uploader = uploading(Store(server.uri), folder, campaign)
     uploader.start()
     wait_for(lambda: not uploader.stuck and uploader.up_to_date, 20)
     server.pause()
@@ -210,24 +148,32 @@ def test_server_without_answers_is_not_waited_for(
     assert not uploader.trouble, "it has not failed yet"
     server.go_on()
     wait_for(lambda: not uploader.stuck and uploader.up_to_date, 20)
-    assert uploader.finish(20)
+    server.kill()
+    for record in rest:
+        journal.append(record)
+    wait_for(lambda: bool(uploader.trouble), 60)
+    server.start()
+    wait_for(lambda: not uploader.trouble, 60)
+    assert uploader.finish(60)
+    runs = runs_by_name(Store(server.uri))
+    assert (runs["cell"].status, runs["campaign"].status) == ("FINISHED", "FAILED")
+    assert len(Store(server.uri).points(runs["cell"].run_id, "train/loss")) == 2_500
 
 
 def test_records_are_sent_after_a_cell_was_timed(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracking.upload.SPARING_SECONDS", 3_600.0)
+    monkeypatch.setattr("tracking.upload.IDLE_SECONDS", 0.2)
     campaign, cell, *_ = some_records(tmp_path)
-    journal = Journal(tmp_path / "journal")
-    store.apply([campaign], tmp_path)
-    uploader = Uploader(journal, store, store.run_id("c1") or "")
-    journal.append(campaign)
+    assert isinstance(campaign, RunOpened)
+    journal, uploader = uploading(store, tmp_path / "journal", campaign)
     uploader.sparing = True
     uploader.start()
     wait_for(lambda: uploader.up_to_date, 20)
-    time.sleep(IDLE_SECONDS)  # it has looked for more, and waits
+    time.sleep(0.2)  # it has looked for more, and waits
     journal.append(cell)
-    time.sleep(2 * IDLE_SECONDS)
+    time.sleep(0.5)
     assert "cell" not in runs_by_name(store)
     uploader.sparing = False
     uploader.wake()
@@ -247,63 +193,59 @@ def test_runs_of_several_experiments_come_page_by_page(store: Store, tmp_path: P
     assert not list(store.runs("missing"))
 
 
-def test_server_and_database_return_the_same_runs(server: Server, tmp_path: Path) -> None:
+def test_records_sent_twice_over_http_and_into_the_database_are_there_once(
+    server: Server, tmp_path: Path
+) -> None:
     values = {"big": math.inf, "low": -math.inf, "zero": 0.0, "tiny": 5e-324}
     points = tuple(Point(key, value, 0, 1) for key, value in values.items())
     tags, params = {"empty": "", "kind": "cell"}, {"empty": "", "text": "a\nb"}
-    more = [RunOpened("r2", 3_000, "captioning", "é “x”", tags, params), Metrics("r2", points)]
     details = (Point("exact", 0.1 + 0.2, 0, 1), Point("endless", math.inf, 0, 1))
-    more.append(Metrics("r2", details, detail=True))
-    assert Store(server.uri).apply([*some_records(tmp_path), *more], tmp_path) == []
-    over_http, direct = runs_by_name(Store(server.uri)), runs_by_name(Store(server.backend))
-    assert over_http == direct
-    assert len(direct) == 3
-    assert direct["é “x”"].end_ms is None
-    assert direct["cell"].metrics["bad"] == "NaN"
-    run = direct["é “x”"]
+    records = [
+        *some_records(tmp_path),
+        RunOpened("r2", 3_000, "captioning", "é “x”", tags, params),
+        Metrics("r2", points),
+        Metrics("r2", details, detail=True),
+    ]
+    remote, direct = Store(server.uri), Store(server.backend)
+    assert [store.apply(records, tmp_path) for store in (remote, direct)] == [[], []]
+    runs = runs_by_name(direct)
+    assert runs == runs_by_name(remote, page=1)
+    assert len(runs) == 3
+    cell, campaign, run = runs["cell"], runs["campaign"], runs["é “x”"]
+    assert (cell.status, cell.params) == ("FINISHED", {"batch_size": "32"})
+    assert cell.tags["campaign"] == campaign.run_id
+    assert cell.metrics == {"train/loss": 1 / 2_500, "bad": "NaN"}
+    history = remote.points(cell.run_id, "train/loss")
+    assert [point.step for point in history] == list(range(2_500))
+    assert (campaign.status, campaign.tags["outcome_reason"]) == ("FAILED", "out of luck")
+    assert (run.end_ms, run.params) == (None, params)
     assert [run.metrics[key] for key in ("exact", "endless")] == [0.1 + 0.2, math.inf]
-    shown = Store(server.backend)._client.get_run(run.run_id).data.metrics
-    assert shown.keys() == values.keys()
+    assert direct._client.get_run(run.run_id).data.metrics.keys() == values.keys()
+    path = remote.file(cell.run_id, "note.txt", tmp_path / "fetched")
+    assert path
+    assert path.read_text() == "measured"
+    assert remote.file(cell.run_id, "missing", tmp_path) is None
+    assert remote.file("0" * 32, "note.txt", tmp_path) is None
+    assert remote.points(cell.run_id, "missing") == []
 
 
 def test_missing_experiment_is_refused_with_those_that_exist(store: Store) -> None:
-    def refuse(name: str) -> str:
+    def refuse(name: str, call: Callable[[str], object], code: ErrorCode) -> str:
         with pytest.raises(UsageError) as error:
-            store.experiment_ids(["captioning", name])
-        assert error.value.code is ErrorCode.UNKNOWN_NAME
+            call(name)
+        assert error.value.code is code
         return str(error.value)
 
+    def read(name: str) -> object:
+        return store.experiment_ids(["captioning", name])
+
     ids = [store.experiment_id(name) for name in ("captioning", "lenet")]
-    assert store.experiment_ids(["captioning", "lenet"]) == ids
-    text = refuse("lennet")
+    assert read("lenet") == ids
+    text = refuse("lennet", read, ErrorCode.UNKNOWN_NAME)
     assert all(name in text for name in ("'lennet'", "lenet", "captioning", "MLFLOW_TRACKING_URI"))
     store._client.delete_experiment(ids[1])
-    refuse("lenet")
-    with pytest.raises(UsageError) as error:
-        store.experiment_id("lenet")
-    assert error.value.code is ErrorCode.CONFLICT
-    assert f"mlflow experiments restore -x {ids[1]}" in str(error.value)
-
-
-def test_files_of_runs_and_the_history_of_a_metric(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    content = bytes(range(256)) * 1_000
-    (tmp_path / "deep" / "values.parquet").write_bytes(content)
-    names = [f"r{number}" for number in range(8)]
-    records: list[Record] = [RunOpened(name, 1, "captioning", name) for name in names]
-    records += [Artifact(name, "deep") for name in names]
-    records.append(Metrics("r0", (Point("loss", 2.0, 0, 5), Point("loss", 1.0, 1, 6))))
-    store = Store(server.uri)
-    assert store.apply(records, tmp_path) == []
-    ids, target = [store.run_id(name) or "" for name in names], tmp_path / "fetched"
-    with ThreadPoolExecutor(8) as threads:
-        paths = list(threads.map(lambda run: store.file(run, "values.parquet", target), ids))
-    assert len(set(paths)) == len(ids)
-    assert all(path and path.read_bytes() == content for path in paths)
-    assert store.file(ids[0], "missing", target) is None
-    assert store.file("0" * 32, "values.parquet", target) is None
-    assert [point.value for point in store.points(ids[0], "loss")] == [2.0, 1.0]
-    assert store.points(ids[0], "missing") == []
+    refuse("lenet", read, ErrorCode.UNKNOWN_NAME)
+    assert f"-x {ids[1]}" in refuse("lenet", store.experiment_id, ErrorCode.CONFLICT)
 
 
 # ---- answers that are lost
@@ -350,20 +292,16 @@ def test_run_that_a_late_creation_left_behind_is_deleted(store: Store, tmp_path:
     assert store._client.get_run(late).info.lifecycle_stage == "deleted"
 
 
-@pytest.mark.parametrize(
-    ("place", "kind", "content"),
-    [("/data/flickr8k", "local", {"uri": "/data/flickr8k"}), ("drawn", "code", "drawn")],
-)
-def test_source_of_a_data_set_is_one_that_mlflow_reads(
-    store: Store, tmp_path: Path, place: str, kind: str, content: object
-) -> None:
-    used = DatasetUsed("r2", "pictures", "d1", place, "{}", "{}", "training")
-    store.apply([RunOpened("r2", 1, "captioning", "cell"), used], tmp_path)
-    run = next(store.runs("captioning"))
-    (stored,) = store._client.get_run(run.run_id).inputs.dataset_inputs
-    source = mlflow.data.get_source(stored)
-    assert source._get_source_type() == kind
-    assert content in (source.to_dict(), source.to_dict().get("tags", {}).get("description"))
+def test_source_of_a_data_set_is_one_that_mlflow_reads(store: Store, tmp_path: Path) -> None:
+    names = {"/data/flickr8k": ("local", "uri"), "drawn": ("code", "description")}
+    used = [DatasetUsed("r2", name, "d1", name, "{}", "{}", "training") for name in names]
+    store.apply([RunOpened("r2", 1, "captioning", "cell"), *used], tmp_path)
+    inputs = store._client.get_run(store.run_id("r2") or "").inputs.dataset_inputs
+    sources = {each.dataset.name: mlflow.data.get_source(each) for each in inputs}
+    for name, (kind, key) in names.items():
+        content = sources[name].to_dict()
+        assert sources[name]._get_source_type() == kind
+        assert {**content, **content.get("tags", {})}[key] == name
 
 
 def test_source_names_the_code_without_a_password(
@@ -376,7 +314,7 @@ def test_source_names_the_code_without_a_password(
         ("remote", "add", "origin", "https://dana:secret@example.org/repo.git"),
     ):
         subprocess.run([*git, *words], check=True)
-    monkeypatch.setattr("tracking.store.ROOT", tmp_path)
+    monkeypatch.setattr("tracking.links.ROOT", tmp_path)
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
     tags = source("lenet", "abc+changes.12", "x" * 9_000)
     assert tags.pop("mlflow.user")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,16 +10,12 @@ import psycopg2
 import pytest
 
 from experiments.cli import main as command_line
-from tests.conftest import Place, Server, set_toy_costs, titled, wait_for
-from tests.faults.test_campaign import records as recorded
+from tests.conftest import Server, wait_for
+from tests.tracking.conftest import uploading
 from tests.tracking.postgres import Postgres
-from tracking import journal, limits
-from tracking.journal import Journal
+from tracking import limits
 from tracking.records import DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, Tags
 from tracking.store import PROBE, Store
-from tracking.upload import Uploader
-
-POINTS = 50
 
 
 def execute(database: str, *statements: str) -> None:
@@ -42,68 +35,52 @@ def read_only(server: Server, how: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Return a server for all tests, each of which has a separate experiment."""
     started = Server(tmp_path_factory.mktemp("unwritten"), postgres.database("unwritten"))
     yield started
+    read_only(started, "off")
     started.kill()
 
 
-@pytest.fixture
-def server(shared: Server) -> Iterator[Server]:
-    yield shared
-    read_only(shared, "off")
+def cell(experiment: str) -> list[Record]:
+    return [
+        RunOpened("r0", 1, experiment, "cell", {"kind": "cell"}, {"batch_size": "32"}),
+        Metrics("r0", (Point("train/loss", 0.5, 1, 1), Point("train/loss", 0.25, 2, 2))),
+        Tags("r0", {"machine": "m"}),
+        DatasetUsed("r0", "digits", "abc", "folder", "{}", "{}", "training"),
+        RunClosed("r0", 2, "ok"),
+    ]
 
 
-def cells(experiment: str, numbers: range) -> list[Record]:
-    points = tuple(Point("train/loss", 1 / step, step, step) for step in range(1, POINTS + 1))
-    records: list[Record] = []
-    for run in (f"r{number}" for number in numbers):
-        records += [
-            RunOpened(run, 1, experiment, f"cell {run}", {"kind": "cell"}, {"batch_size": "32"}),
-            Metrics(run, points),
-            Tags(run, {"machine": "m"}),
-            DatasetUsed(run, "digits", "abc", "folder", "{}", "{}", "training"),
-            RunClosed(run, 2, "ok"),
-        ]
-    return records
+def stored_cells(store: Store, experiment: str) -> list[tuple[str, dict[str, float], str | None]]:
+    """Return status, metrics and a tag of each cell."""
+    runs = store.runs(experiment, "attributes.run_name = 'cell'")
+    return [(run.status, dict(run.metrics), run.tags.get("machine")) for run in runs]
 
 
-def stored_cells(store: Store, experiment: str) -> dict[str, tuple[str, int, str | None]]:
-    """Return status, number of points and a tag of each cell."""
-    runs = [run for run in store.runs(experiment) if run.name.startswith("cell")]
-    counts = [len(store.points(run.run_id, "train/loss")) for run in runs]
-    return {
-        run.name: (run.status, count, run.tags.get("machine"))
-        for run, count in zip(runs, counts, strict=True)
-    }
+STORED = ("FINISHED", {"train/loss": 0.25}, "m")
 
 
 def test_read_only_database_is_waited_for(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracking.upload.LONGEST_PAUSE_SECONDS", 1.0)
-    store, records = Store(server.uri), Journal(tmp_path / "journal")
+    store = Store(server.uri)
     campaign = RunOpened("c1", 1, "a while", "campaign", {"kind": "campaign"})
-    assert store.apply([campaign], tmp_path) == []
-    uploader = Uploader(records, store, store.run_id("c1") or "")
+    records, uploader = uploading(store, tmp_path / "journal", campaign)
     uploader.start()
-    for record in cells("a while", range(2)):
-        records.append(record)
     wait_for(lambda: uploader.up_to_date, 30)
     read_only(server, "on")
-    for record in cells("a while", range(2, 5)):
+    for record in (*cell("a while"), RunClosed("c1", 3, "ok")):
         records.append(record)
     wait_for(lambda: bool(uploader.trouble), 30)
-    assert uploader.refused == []
-    assert len(stored_cells(store, "a while")) == 2
+    assert stored_cells(store, "a while") == []
     read_only(server, "off")
-    records.append(RunClosed("c1", 3, "ok"))
     wait_for(lambda: uploader.up_to_date, 60)
     assert uploader.finish(60)
     assert uploader.refused == []
-    expected = {f"cell r{number}": ("FINISHED", POINTS, "m") for number in range(5)}
-    assert stored_cells(store, "a while") == expected
+    assert stored_cells(store, "a while") == [STORED]
     assert {run.status for run in store.runs("a while")} == {"FINISHED"}
 
 
@@ -130,39 +107,6 @@ def test_servers_bounds_are_known_before(server: Server, tmp_path: Path) -> None
     assert run.metrics == {"m": 5.0}
 
 
-def test_campaign_on_a_read_only_database_names_the_command_that_completes_it(
-    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote = Place(place.folder, place.cache, server.uri)
-    set_toy_costs(monkeypatch, step=0.2)
-    parent = remote.start(
-        frameworks="toy", data="synthetic", vocabulary="60", length="8", epochs="6", blocks="1"
-    )
-    wait_for(lambda: any(isinstance(record, Metrics) for record in recorded(remote)), 240)
-    read_only(server, "on")
-    output, _ = parent.communicate(timeout=280)
-    assert parent.returncode == 3, output
-    assert "Traceback" not in output
-    advice = re.search(r"! \d+ records wait: .* (\S*python\S* -m experiments replay .*)", output)
-    assert advice, output
-    assert "refused" not in output
-    assert "RUNNING" in {run.status for run in Store(server.uri).runs("captioning")}
-    command = [sys.executable, *shlex.split(advice[1])[1:]]
-    waiting = remote.call(*command)
-    assert (waiting.returncode, advice[1] in waiting.stdout) == (1, True), waiting.stdout
-    read_only(server, "off")
-    done = remote.call(*command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    store = Store(server.uri)
-    runs = {titled(run): run for run in store.runs("captioning")}
-    assert {run.status for run in runs.values()} == {"FINISHED"}
-    (folder,) = journal.campaigns(remote.journal)
-    metrics = [record for record in journal.read_all(folder) if isinstance(record, Metrics)]
-    keys = [point.key for record in metrics for point in record.points]
-    losses = store.points(runs["toy · block 1"].run_id, "train/loss")
-    assert len(losses) == keys.count("train/loss") == 6
-
-
 POISONED = """CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN
     IF NEW.key = 'poison' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW;
     END $$ LANGUAGE plpgsql"""
@@ -173,26 +117,25 @@ def test_record_that_is_never_written_is_set_aside_and_sent_again_by_replay(
 ) -> None:
     trigger = "CREATE TRIGGER refuse BEFORE INSERT ON metrics FOR EACH ROW EXECUTE FUNCTION"
     execute(server.backend, POISONED, f"{trigger} refuse()")
-    folder = tmp_path / "journal"
-    store, records = Store(server.uri), Journal(folder)
-    opened, *rest = cells("poisoned", range(1))
+    store, (opened, *rest) = Store(server.uri), cell("poisoned")
+    assert isinstance(opened, RunOpened)
+    records, uploader = uploading(store, tmp_path / "journal", opened)
     metrics = [Metrics("r0", (Point(key, 1, 0, 1),)) for key in ("a", "poison")]
-    for record in (opened, *metrics, *rest):
+    for record in (*metrics, *rest):
         records.append(record)
-    store.apply([opened], folder)
-    uploader = Uploader(records, store, store.run_id("r0") or "")
     uploader.start()
     assert uploader.finish(120)
     (line,) = uploader.refused
     assert line.startswith("Metrics of r0: ")
     assert "not this one" in line
-    assert stored_cells(store, "poisoned") == {"cell r0": ("FINISHED", POINTS, "m")}
+    assert stored_cells(store, "poisoned") == [(STORED[0], {"a": 1.0, **STORED[1]}, "m")]
     assert PROBE not in next(iter(store.runs("poisoned"))).tags
 
     execute(server.backend, "DROP TRIGGER refuse ON metrics")
-    assert command_line.main(["replay", f"--journal={folder}"]) == 0, capsys.readouterr().out
-    (run,) = store.runs("poisoned")
-    assert run.metrics == {"a": 1.0, "poison": 1.0, "train/loss": 1 / POINTS}
+    code = command_line.main(["replay", f"--journal={records.folder}"])
+    assert code == 0, capsys.readouterr().out
+    arrived = {"a": 1.0, "poison": 1.0, **STORED[1]}
+    assert stored_cells(store, "poisoned") == [(STORED[0], arrived, "m")]
 
 
 def test_bounds_are_those_of_the_server() -> None:

@@ -13,8 +13,9 @@ from playwright.sync_api import Page, expect
 from tests.deploy.group import Group
 from tests.deploy.test_teams import campaign as drawn
 from tests.ui.conftest import Campaign, newest
+from tracking.links import MODEL_TRAINING
 from tracking.records import Record, RunOpened
-from tracking.store import MODEL_TRAINING, NOTE, Store
+from tracking.store import NOTE, Store
 
 pytestmark = pytest.mark.slow
 Seen = Callable[[Page, str], None]

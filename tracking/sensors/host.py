@@ -63,3 +63,10 @@ def _read_process(process: psutil.Process, prefix: str) -> dict[str, float]:
     except psutil.Error:  # it has just ended
         return {}
     return {f"{prefix}_rss_megabytes": megabytes, f"{prefix}_cpu_percentage": percentage}
+
+
+def process_name(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return "a process"

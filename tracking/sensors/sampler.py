@@ -12,12 +12,13 @@ import psutil
 from models.devices import CPU
 from tracking import clock, nvml
 from tracking.sensors import rapl
-from tracking.sensors.host import Host
+from tracking.sensors.host import Host, process_name
 
 # Reading of a GPU: the number of processes of others that compute on it.
 OTHERS = "other_processes"
 MEMORY = "process_memory"
 UNREPORTED = "the driver does not report what the measured processes hold"
+NONE_OF_OURS = "the driver lists no process of ours, so that it is not known who else computes"
 
 
 @dataclass(frozen=True)
@@ -83,58 +84,35 @@ class Sensors:
         for gpu in self._gpus:
             readings = gpu.read()
             if self._pid and self.device != CPU:
-                holders = gpu.processes()
-                lineages = {pid: _lineage(pid) for pid in holders}
-                readings |= self._memory(gpu, holders, lineages) | self._others(gpu, lineages)
+                readings |= self._read_holders(gpu)
             values |= {f"{gpu.key}_{name}": value for name, value in readings.items()}
         return values
 
-    def _memory(
-        self,
-        gpu: nvml.Gpu,
-        holders: Mapping[int, int | None],
-        lineages: Mapping[int, Sequence[int]],
-    ) -> dict[str, float]:
-        """Return what the measured process and its descendants hold on a GPU together.
+    def _read_holders(self, gpu: nvml.Gpu) -> dict[str, float]:
+        """Return what a cell and its descendants hold on a GPU, and how many others compute.
 
-        Args:
-            holders: See `Gpu.processes`.
-            lineages: See `_lineage`, by process id.
+        Others are counted while one of ours computes. Process numbers are those of the driver's
+        namespace: where it is not this one, ours are not among them, and others are not known.
         """
-        held = [used for pid, used in holders.items() if self._pid in lineages[pid]]
+        holders = gpu.processes()
+        lineages = {pid: lineage for pid in holders if (lineage := _lineage(pid))}
+        held = [holders[pid] for pid, lineage in lineages.items() if self._pid in lineage]
         reported = [used for used in held if used is not None]
-        if not held:  # before they use the GPU, and after their end
+        others = [pid for pid in lineages if not {os.getpid(), self._pid} & set(lineages[pid])]
+        readings: dict[str, float] = {}
+        if held:
+            gpu.missing[MEMORY] = UNREPORTED if len(reported) < len(held) else ""
+        else:  # before they use the GPU, and after their end
             gpu.missing.setdefault(MEMORY, UNREPORTED)
-            return {}
-        gpu.missing[MEMORY] = UNREPORTED if len(reported) < len(held) else ""
-        return {} if gpu.missing[MEMORY] else {"process_memory_megabytes": sum(reported) / 1e6}
-
-    def _others(self, gpu: nvml.Gpu, lineages: Mapping[int, Sequence[int]]) -> dict[str, float]:
-        """Return how many processes of others compute on a GPU, while one of ours does.
-
-        Process numbers are those of the driver's namespace: where it is not this one, ours are
-        not among them, and others are not known.
-        """
-        are_ours = {
-            pid: os.getpid() in lineage or self._pid in lineage
-            for pid, lineage in lineages.items()
-            if lineage
-        }
-        if not any(are_ours.values()):
-            gpu.missing.setdefault(
-                OTHERS,
-                "the driver lists no process of ours, so that it is not known who else computes",
-            )
-            return {}
-        gpu.missing[OTHERS] = ""
-        others = [pid for pid, is_ours in are_ours.items() if not is_ours]
-        for pid in others:
-            if pid not in self.others:
-                try:
-                    self.others[pid] = str(psutil.Process(pid).name())
-                except psutil.Error:
-                    self.others[pid] = "a process"
-        return {OTHERS: float(len(others))}
+        if held and not gpu.missing[MEMORY]:
+            readings["process_memory_megabytes"] = sum(reported) / 1e6
+        if len(others) < len(lineages):
+            gpu.missing[OTHERS] = ""
+            self.others |= {pid: process_name(pid) for pid in others if pid not in self.others}
+            readings[OTHERS] = float(len(others))
+        else:
+            gpu.missing.setdefault(OTHERS, NONE_OF_OURS)
+        return readings
 
     def counters(self) -> dict[str, float]:
         """Return the joules so far, by counter."""

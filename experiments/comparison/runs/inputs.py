@@ -105,7 +105,7 @@ def _plain(name: str) -> str:
 
 def _from_each(runs: list[Any]) -> pd.DataFrame:
     """Return the table of run ids or MLflow's runs."""
-    from tracking.store import stored_run
+    from tracking.reader import stored_run
 
     stored: dict[str, StoredRun] = {}
     for run in runs:
@@ -122,9 +122,9 @@ def _from_each(runs: list[Any]) -> pd.DataFrame:
 
 def _by_id(run_id: str) -> Iterator[StoredRun]:
     """Yield a run and, if it is a campaign, its cells."""
-    from tracking.store import Store
+    from tracking.reader import Reader
 
-    store = Store(to_read=True)
+    store = Reader(to_read=True)
     run = store.run(run_id)
     if run is None:
         raise UsageError(
@@ -132,4 +132,4 @@ def _by_id(run_id: str) -> Iterator[StoredRun]:
         )
     yield run
     if run.tags.get("kind") == RunKind.CAMPAIGN:
-        yield from store.children(run_id, store.experiment_name(run_id))
+        yield from store.runs(store.experiment_name(run_id), f"tags.campaign = '{run_id}'")

@@ -37,10 +37,10 @@ AT_ONCE = 8
 
 
 class Source(Protocol):
-    """Store of the files and series of runs: `tracking.store.Store`."""
+    """Files and series of runs: those of a tracking server (`Reader`), or of a journal."""
 
     def file(self, run_id: str, path: str, folder: Path) -> Path | None:
-        """Download an artifact of a run.
+        """Return an artifact of a run, downloaded if it is not on this machine.
 
         Args:
             run_id: Id of the run.
@@ -184,20 +184,6 @@ def _fetch_run(source: Source, run: ShownRun, folder: Path) -> RawRun:
     for key in run.epochs:
         points = sorted((point.time_ms, point.value) for point in source.points(run.run_id, key))
         epochs[key] = np.array([value for _, value in points])
-    return _raw_run(run, path, epochs)
-
-
-def from_files(runs: Sequence[ShownRun], paths: Mapping[str, Path]) -> list[RawRun]:
-    """Return the steps of runs, without their epochs, for when the server is away.
-
-    Args:
-        runs: Runs that are shown.
-        paths: File `values.parquet` of a run, by its id; runs without one are left out.
-    """
-    return [_raw_run(run, paths[run.run_id], {}) for run in runs if run.run_id in paths]
-
-
-def _raw_run(run: ShownRun, path: Path | None, epochs: Mapping[str, Floats]) -> RawRun:
     phases, trouble = dict[str, Phase](), ""
     try:
         phases = read_values(path) if path else {}

@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.cell.measure import write_values
 from experiments.cell.timing import PhaseValues
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
+from experiments.run.journal_runs import JournalRuns
 from tests.experiments.comparison.campaigns import frame
 from tracking.errors import ErrorCode, EvenhandError
-from tracking.records import Artifact, Metrics, Point, RunClosed, RunOpened
+from tracking.journal import Journal
+from tracking.records import Artifact, Metrics, Point, RunClosed, RunOpened, Tags
 from tracking.store import Store
 
 
@@ -36,7 +39,7 @@ def test_whole_blocks_are_shown_first():
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory, empty_store):
-    """Yield a store of two runs, one with values and a curve, and the path of its values."""
+    """Yield a store of three runs and their journal: one with values and a curve, one damaged."""
     tmp_path = tmp_path_factory.mktemp("campaign")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
@@ -45,52 +48,57 @@ def campaign(tmp_path_factory, empty_store):
 
 def _stored(tmp_path, empty_store):
     shutil.copy(empty_store, tmp_path / "mlflow.db")
-    store = Store(f"sqlite:///{tmp_path}/mlflow.db")
+    store, journal = Store(f"sqlite:///{tmp_path}/mlflow.db"), Journal(tmp_path / "journal")
     start = 1_760_000_000_000
-    path = tmp_path / "cells" / "values.parquet"
-    path.parent.mkdir()
+    for name in ("pytorch", "jax"):
+        (journal.folder / name).mkdir()
     seconds = (9.0, 0.5, 0.25, 0.125, 0.0625)
     requests = PhaseValues("inference_batch_4", (0.3, 0.1, 0.1), (4, 4, 4), 1)
-    write_values(path, [PhaseValues("train", seconds, (32,) * 5, 3), requests])
-    records = []
-    for level in ("pytorch", "tensorflow"):
-        tags = {"kind": "cell", "framework": level, "block": "0", "campaign": "c"}
+    values = [PhaseValues("train", seconds, (32,) * 5, 3), requests]
+    write_values(journal.folder / "pytorch" / "values.parquet", values)
+    (journal.folder / "jax" / "values.parquet").write_bytes(b"not a table")
+    records = [RunOpened("c", start, "e", "campaign", {"kind": "campaign"})]
+    for level in ("pytorch", "tensorflow", "jax"):
+        tags = {"kind": "cell", "framework": level, "block": "0", "campaign": "run:c"}
         records.append(RunOpened(level, start, "e", level, tags, {"epochs": "5"}))
     points = [Point("val/loss", 3.0 - at, at, start + 500 + 1_000 * at) for at in range(5)]
-    records += [Metrics("pytorch", tuple(points)), Artifact("pytorch", "cells/values.parquet")]
-    records += [RunClosed(level, start + 30_000, "ok") for level in ("pytorch", "tensorflow")]
-    assert store.apply(records, tmp_path) == []
-    return store, path
+    records += [Artifact(level, f"{level}/values.parquet") for level in ("pytorch", "jax")]
+    records += [Metrics("pytorch", tuple(points)), Tags("pytorch", {"cool_down": "2 s"})]
+    records += [Metrics("pytorch", (Point("train/first_step_seconds", 0.1, 0, start),), True)]
+    records += [
+        RunClosed(level, start + 30_000, "ok") for level in ("pytorch", "tensorflow", "jax")
+    ]
+    for record in records:
+        journal.append(record)
+    assert store.apply(records, journal.folder) == []
+    return store, journal.folder
 
 
-def test_steps_and_curves_from_a_store(campaign):
-    store, _ = campaign
-    calls: list[tuple[int, int]] = []
-    shown = raw.shown(table(list(store.runs("e"))))
-    runs = {
-        run.level: run for run in raw.fetch(store, shown, lambda done, of: calls.append((done, of)))
-    }
-    assert calls == [(1, 2), (2, 2)]
-    run = runs["pytorch"]
-    assert list(run.phases) == ["train", "inference_batch_4"]
-    assert run.phases["train"].measured.tolist() == [0.125, 0.0625]
-    assert list(raw.of_inference(run)) == [4]
-    assert run.epochs["val/loss"].tolist() == [3.0, 2.0, 1.0, 0.0, -1.0]
-    empty = runs["tensorflow"]
-    assert (empty.phases, empty.epochs, empty.trouble) == ({}, {}, "")
-
-
-def test_steps_from_files(campaign, tmp_path):
-    store, path = campaign
-    broken = tmp_path / "broken.parquet"
-    broken.write_bytes(b"not a table")
-    shown = raw.shown(table(list(store.runs("e"))))
-    runs = raw.from_files(
-        shown, {run.run_id: path if run.level == "pytorch" else broken for run in shown}
+def test_journal_and_mlflow_give_the_same_table_and_the_same_steps(campaign):
+    store, folder = campaign
+    in_journal = JournalRuns(folder, {run.tags["origin"]: run.run_id for run in store.runs("e")})
+    stored = [run for run in store.runs("e") if run.tags["kind"] == "cell"]
+    expected, in_order = (
+        table(sorted(runs, key=lambda run: run.run_id)) for runs in (stored, in_journal.stored())
     )
-    by_level = {run.level: run for run in runs}
-    assert by_level["pytorch"].phases["train"].seconds.sum() == pytest.approx(9.9375)
-    assert "broken.parquet" in by_level["tensorflow"].trouble
+    expected = expected.drop(columns=["tags.origin", "tags.mlflow.runName"])
+    pd.testing.assert_frame_equal(in_order[expected.columns], expected)
+    shown, calls = raw.shown(expected), list[tuple[int, int]]()
+    for source in (store, in_journal):
+        fetched = raw.fetch(source, shown, lambda done, of: calls.append((done, of)))
+        runs = {run.level: run for run in fetched}
+        run = runs["pytorch"]
+        assert list(run.phases) == ["train", "inference_batch_4"]
+        assert run.phases["train"].measured.tolist() == [0.125, 0.0625]
+        assert list(raw.of_inference(run)) == [4]
+        assert run.epochs["val/loss"].tolist() == [3.0, 2.0, 1.0, 0.0, -1.0]
+        empty = runs["tensorflow"]
+        assert (empty.phases, empty.epochs, empty.trouble) == ({}, {}, "")
+        assert "values.parquet" in runs["jax"].trouble
+    assert calls == [(1, 3), (2, 3), (3, 3)] * 2
+
+
+def test_missing_file_of_steps_is_named(tmp_path):
     with pytest.raises(EvenhandError, match=r"nothing\.parquet") as error:
         raw.read_values(tmp_path / "nothing.parquet")
     assert error.value.code is ErrorCode.UNREADABLE
