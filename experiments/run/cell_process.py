@@ -43,7 +43,7 @@ class TurnReport:
 
 
 class CellProcess:
-    """`python -m experiments.cell`, from `start` until the context is left, which ends it.
+    """`python -m experiments.workloads`, from `start` until the context is left, which ends it.
 
     Args:
         write: Takes the records of the run.
@@ -107,7 +107,7 @@ class CellProcess:
         # -P: not from the working folder, whose `models` may be the user's
         python = interpreters.executable(spec.framework, spec.settings.pythons)
         self._child = Child(
-            [python, "-P", "-m", "experiments.cell"],
+            [python, "-P", "-m", "experiments.workloads"],
             spec.path / "output.log",
             environment=devices.changed(inherited, placed) | {"PYTHONPATH": path},
         )

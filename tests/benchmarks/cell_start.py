@@ -28,10 +28,11 @@ def part(name: str) -> Iterator[None]:
 def main(framework_name: str, cache: Path) -> None:
     print(f"| interpreter | {time.process_time():.2f} |")
     with part("modules of the cell"):
-        import experiments.cell.__main__ as cell
+        import experiments.workloads.__main__  # noqa: F401
+        from experiments.cell.opening import opened
     with part("import of the framework"):
         spec = _spec(framework_name, cache)
-        framework = cell.opened(spec)
+        framework = opened(spec)
     with part("modules of the study"):
         from experiments.cell.loop import TrainingLoop
         from experiments.cell.measure import mean_loss, optimizer_config

@@ -241,7 +241,7 @@ SCRIPT = f"""
 import resource, sys, threading
 sys.path.insert(0, sys.argv[2])
 from types import SimpleNamespace
-from experiments.cell.__main__ import opened
+from experiments.cell.opening import opened
 from experiments.config.settings import TrainingSettings
 
 settings = TrainingSettings(malloc=sys.argv[1])

@@ -53,7 +53,7 @@ def test_framework_of_a_campaign_has_its_interpreter(
     measure(place, **TOYS, blocks="1", pythons=f"toy+twin={other}", timing="step")
     calls = (tmp_path / "calls").read_text().splitlines()
     # the check of the device and a cell
-    assert sum("-m experiments.cell" in call for call in calls) == 2
+    assert sum("-m experiments.workloads" in call for call in calls) == 2
     assert sum("-m models.parity" in call for call in calls) == 1
     (folder,) = place.journal.iterdir()
     cells = [run for run in Store(place.uri).runs(["captioning"]) if run.tags.get("kind") == "cell"]

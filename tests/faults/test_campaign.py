@@ -37,7 +37,7 @@ def cell_process(parent: Process | psutil.Process) -> psutil.Process | None:
         children = psutil.Process(parent.pid).children()
     except psutil.NoSuchProcess:
         return None
-    return next((child for child in children if "experiments.cell" in child.cmdline()), None)
+    return next((child for child in children if "experiments.workloads" in child.cmdline()), None)
 
 
 def records(place: Place) -> list[Record]:

@@ -444,7 +444,7 @@ CELL = """
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from experiments.cell.__main__ import opened
+from experiments.cell.opening import opened
 from experiments.config.settings import TrainingSettings
 settings = TrainingSettings()
 spec = {"framework": name, "device": "cpu", "threads": 1, "block": 1}

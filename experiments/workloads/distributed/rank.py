@@ -20,8 +20,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from experiments.cell import peak_memory
-from experiments.cell.__main__ import opened
 from experiments.cell.lifetime import die_with_parent
+from experiments.cell.opening import opened
 from experiments.contract import CellSpec
 from experiments.studies.distributed import Settings
 from experiments.workloads.distributed import group, training

@@ -39,7 +39,9 @@ def cell_of(campaign: int) -> psutil.Process:
     def find() -> list[psutil.Process]:
         children = psutil.Process(campaign).children()
         commands = {child: child.as_dict(["cmdline"])["cmdline"] for child in children}
-        return [child for child, words in commands.items() if "experiments.cell" in (words or ())]
+        return [
+            child for child, words in commands.items() if "experiments.workloads" in (words or ())
+        ]
 
     wait_for(lambda: bool(find()), 60)
     return find()[0]

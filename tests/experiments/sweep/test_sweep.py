@@ -64,7 +64,7 @@ def optuna_study(place: Place, storage: str = "") -> optuna.Study:
 def cells(parent: int) -> list[psutil.Process]:
     try:
         children = psutil.Process(parent).children()
-        return [process for process in children if "experiments.cell" in process.cmdline()]
+        return [process for process in children if "experiments.workloads" in process.cmdline()]
     except psutil.Error:
         return []
 
