@@ -27,6 +27,7 @@ from experiments.run.recorder import shown_and_details
 from tests.conftest import ROOT, Place
 from tests.experiments.comparison.campaigns import RATE, STEP, frame, runs
 from tests.tracking.fill_server import fill
+from tracking import links
 from tracking.errors import UsageError
 from tracking.records import Metrics, Point, RunOutcome, StoredRun
 from tracking.store import NOTE, Store
@@ -120,7 +121,7 @@ def campaign_of(
 
 def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
     """It is found by its verdicts, and the compared experiment links to it."""
-    store.describe_experiment("captioning", "Captions")
+    links.describe_experiment(store, "captioning", "Captions")
     store_runs(store, runs(blocks=2))
     assert call() == NO_VERDICT
     assert description(store, "captioning") == "Captions"
