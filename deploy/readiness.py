@@ -71,19 +71,19 @@ def _database(uri: str) -> None:
 
     options: dict[str, object] = {"timeout": CONNECT_SECONDS}
     if uri.startswith("postgresql"):
-        bounds = f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={STATEMENT_SECONDS}s"
-        milliseconds = STATEMENT_SECONDS * 1_000
-        options = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": milliseconds}
-        options["options"] = bounds
+        options = {
+            "connect_timeout": CONNECT_SECONDS,
+            "tcp_user_timeout": STATEMENT_SECONDS * 1_000,
+            "options": f"-c statement_timeout={STATEMENT_SECONDS}s "
+            f"-c lock_timeout={STATEMENT_SECONDS}s",
+        }
     engine = create_engine(uri, poolclass=NullPool, connect_args=options)
     on_conflict = "ON CONFLICT (id) DO UPDATE SET written_ns = :now_ns"
-    upsert = text(f"INSERT INTO {TABLE} VALUES (1, :now_ns) {on_conflict}")
+    upsert = text(f"INSERT INTO {TABLE} VALUES (1, :now_ns) {on_conflict} RETURNING written_ns")
+    now_ns = time.time_ns()
     with engine.begin() as connection:
-        connection.execute(upsert, {"now_ns": time.time_ns()})
-    with engine.connect() as connection:
-        query = text(f"SELECT written_ns FROM {TABLE} WHERE id = 1")
-        if connection.execute(query).scalar() is None:
-            raise RuntimeError("a row that was written is gone")
+        if connection.execute(upsert, {"now_ns": now_ns}).scalar() != now_ns:
+            raise RuntimeError("it gives back another row than was written")
 
 
 def _artifacts(place: str) -> None:

@@ -391,10 +391,12 @@ def group(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="session")
 def nginx(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """Yield address and certificate of nginx with TLS before the group's server."""
-    from tests.deploy import proxy as before
+    from tests.deploy.proxy import started
+    from tests.deploy.test_files import confined
 
-    with before.running(group, tmp_path_factory.mktemp("nginx")) as started:
-        yield started
+    folder, upstream = tmp_path_factory.mktemp("nginx"), group.uri.removeprefix("http://")
+    with started(folder, upstream, group.proxy_port, confined("proxy")) as nginx:
+        yield nginx
 
 
 def titled(run: StoredRun) -> str:

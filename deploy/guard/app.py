@@ -7,13 +7,11 @@ to another team. MLflow gets what was read from a request and authorised, never 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import anyio
+from cachetools import TTLCache, cached
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,15 +27,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deploy import readiness
 from deploy.guard import backend, bodies, content, names, routes, searches
 from deploy.guard.backend import Account
-from deploy.guard.bodies import IncomingBody, StreamedBody
+from deploy.guard.bodies import Body
 from deploy.guard.logins import (
     PROXY_SECRET_HEADER,
     PROXY_USER_HEADER,
     Logins,
-    ProxyLogins,
     header,
+    proxy_account,
 )
-from deploy.guard.process import PROXY_SECRET
 from deploy.guard.refusal import Reason, Refusal
 from deploy.guard.routes import Route, Routes
 from deploy.guard.searches import Turns
@@ -53,18 +51,20 @@ DROPPED_HEADERS = {
     b"x-mlflow-workspace", b"x-mlflow-authorization", PROXY_SECRET_HEADER, PROXY_USER_HEADER,
 }  # fmt: skip
 # Account of open routes.
-ANONYMOUS = Account("", 0, is_admin=False)
+ANONYMOUS = Account(0, "", "", is_admin=False)
 
 
-def create() -> ASGIApp:
+def create(proxy_secret: str) -> ASGIApp:
     """Return the ASGI application that a worker serves."""
     if main := multiprocessing.parent_process():  # a killed one leaves no worker behind
         threading.Thread(target=_end_with, args=(main,), daemon=True).start()
-    origins = os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
     searches.install()
-    largest_upload_bytes = int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30))
-    proxy_logins = ProxyLogins(os.environ.get(PROXY_SECRET, ""))
-    return Guard(backend.application(), origins, largest_upload_bytes, proxy_logins)
+    return Guard(
+        backend.application(),
+        origins=os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(","),
+        largest_upload_bytes=int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30)),
+        logins=Logins(proxy_secret),
+    )
 
 
 def _end_with(main: Any) -> None:
@@ -79,17 +79,9 @@ class Exchange:
     route: Route
     account: Account
     scope: Scope
-    receive: Receive
+    body: Body
     send: Send
     body_bytes: int | None
-
-    @property
-    def reads(self) -> bool:
-        return self.scope["method"] in ("GET", "HEAD")
-
-    def refuse_body(self) -> None:
-        if self.body_bytes != 0:
-            raise Refusal(Reason.INVALID, "this request has no body")
 
 
 class Guard:
@@ -99,7 +91,7 @@ class Guard:
         application: MLflow's.
         origins: Addresses of the server's own pages.
         largest_upload_bytes: Size of the largest artifact.
-        proxy_logins: Users whom a proxy has authenticated.
+        logins: Check of names and passwords.
     """
 
     def __init__(
@@ -107,25 +99,26 @@ class Guard:
         application: ASGIApp,
         origins: Iterable[str],
         largest_upload_bytes: int,
-        proxy_logins: ProxyLogins,
+        logins: Logins,
     ) -> None:
         self._application = application
         self._origins = frozenset(origins)
         self._largest_upload_bytes = largest_upload_bytes
         self._routes = Routes(routes.classes())
-        self._logins, self._proxy_logins = Logins(), proxy_logins
-        self._turns = Turns()
-        self._ready = Readiness()
+        self._logins, self._turns = logins, Turns()
+        self._probing = anyio.CapacityLimiter(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._application(scope, receive, send)
             return
-        body = IncomingBody(receive)
+        body = Body(receive, self._largest_upload_bytes)
         try:
             size = bodies.announced_bytes(scope["headers"])
             if scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
-                await self._ready.answer(scope, receive, send)
+                is_ready = await anyio.to_thread.run_sync(_is_ready, limiter=self._probing)
+                text, status = ("ready\n", 200) if is_ready else ("not ready\n", 503)
+                await PlainTextResponse(text, status)(scope, receive, send)
             else:
                 await self._answer(await self._admit(scope, body, send, size))
         except Refusal as refusal:
@@ -135,14 +128,12 @@ class Guard:
         except ClientDisconnect:
             pass
 
-    async def _admit(
-        self, scope: Scope, receive: Receive, send: Send, size: int | None
-    ) -> Exchange:
+    async def _admit(self, scope: Scope, body: Body, send: Send, size: int | None) -> Exchange:
         """Check headers, route and account of a request."""
         origin = header(scope["headers"], b"origin")
         if origin and origin not in self._origins:  # MLflow admits any page of the same machine
             raise Refusal(Reason.DENIED, "pages of other addresses may not send requests")
-        user_of_proxy = self._proxy_logins.user(scope["headers"])
+        user_of_proxy = self._logins.user_of_proxy(scope["headers"])
         # To WSGI an underscore is the same as a hyphen.
         scope["headers"] = [
             (name, value)
@@ -154,68 +145,70 @@ class Guard:
         if route is None or route.kind != routes.OPEN:
             account = await self._account(scope, user_of_proxy)
             if route is None or route.kind == routes.REFUSED:
-                offered = "experiments, runs, artifacts and models"
                 raise Refusal(
-                    Reason.NOT_OFFERED, f"this server does not offer that; it offers {offered}"
+                    Reason.NOT_OFFERED,
+                    "this server does not offer that; it offers "
+                    "experiments, runs, artifacts and models",
                 )
             if route.kind == routes.ADMINISTER and not account.is_admin:
-                raise Refusal(Reason.DENIED, f"{account.user} is no administrator")
+                raise Refusal(Reason.DENIED, f"{account.username} is no administrator")
             if path := route.named.get("artifact_path"):
                 content.check_path(path, is_upload=route.kind == routes.UPLOAD)
-        return Exchange(route, account, scope, receive, send, size)
+        return Exchange(route, account, scope, body, send, size)
 
     async def _account(self, scope: Scope, user_of_proxy: str) -> Account:
         if not user_of_proxy:
             client = scope["client"][0] if scope.get("client") else ""
             return await self._logins.account(header(scope["headers"], b"authorization"), client)
-        account, authorization = await self._proxy_logins.account(user_of_proxy)
+        account, authorization = await proxy_account(user_of_proxy)
         others = [item for item in scope["headers"] if item[0].lower() != b"authorization"]
         scope["headers"] = [*others, (b"authorization", authorization)]
         return account
 
     async def _answer(self, exchange: Exchange) -> None:
         route, scope = exchange.route, exchange.scope
+        receive: Receive = exchange.body.receive
+        reads = scope["method"] in ("GET", "HEAD")
         query, scope["query_string"] = content.read_query(
-            route, scope["query_string"], is_allowed=exchange.reads
+            route, scope["query_string"], is_allowed=reads
         )
-        if route.kind == routes.SEARCH:
-            await self._search(exchange, query)
-        elif exchange.reads:
-            exchange.refuse_body()
-            if route.rule == "/get-artifact" or route.rule.endswith("/artifacts/files"):
-                scope = await anyio.to_thread.run_sync(_stream_file, route, scope)
-            await self._application(scope, exchange.receive, exchange.send)
-        elif route.kind == routes.UPLOAD:
+        if reads and exchange.body_bytes != 0:
+            raise Refusal(Reason.INVALID, "this request has no body")
+        if route.kind == routes.UPLOAD:
             await self._upload(exchange)
+            return
+        if not reads:
+            receive = await self._read_message(exchange)
+        elif route.kind == routes.SEARCH:
+            await anyio.to_thread.run_sync(searches.check, route, query)
+        elif route.rule == "/get-artifact" or route.rule.endswith("/artifacts/files"):
+            scope = await anyio.to_thread.run_sync(_stream_file, route, scope)
+        if route.kind == routes.SEARCH:
+            await self._search(exchange, receive)
         else:
-            await self._read_message(exchange)
-            await self._application(scope, exchange.receive, exchange.send)
+            await self._application(scope, receive, exchange.send)
 
-    async def _search(self, exchange: Exchange, query: dict[str, Any]) -> None:
+    async def _search(self, exchange: Exchange, receive: Receive) -> None:
         """Answer a search in its account's turn. A failed one leaves one line in the log."""
         account, route = exchange.account, exchange.route
-        if exchange.reads:
-            exchange.refuse_body()
-            await anyio.to_thread.run_sync(searches.check, route, query)
-        else:
-            await self._read_message(exchange)
         async with self._turns.turn(account.id):
-            with searches.limit_time() as search:
-                failed = list[Message]()
+            search, failed = searches.limit_time(), list[Message]()
 
-                async def send(message: Message) -> None:
-                    if failed or message.get("status") == 500:
-                        failed.append(message)
-                    elif not search.is_overdue:
-                        await exchange.send(message)
+            async def send(message: Message) -> None:
+                if failed or message.get("status") == 500:
+                    failed.append(message)
+                elif not search.is_overdue:
+                    await exchange.send(message)
 
-                await self._application(exchange.scope, exchange.receive, send)
+            await self._application(exchange.scope, receive, send)
         if search.failure:
-            values = (route.rule, account.user, search.failure)
+            values = (route.rule, account.username, search.failure)
             LOGGER.warning("%s: a search of %s failed: %s", *values)
         if search.is_overdue:
-            right = "name fewer conditions, experiments or results"
-            raise Refusal(Reason.TOO_MANY, f"the search takes too long; {right}")
+            raise Refusal(
+                Reason.TOO_MANY,
+                "the search takes too long; name fewer conditions, experiments or results",
+            )
         if failed:
             # MLflow's code for many wrong searches; errors of the database have others.
             with suppress(ValueError):
@@ -224,53 +217,45 @@ class Guard:
         for part in failed:
             await exchange.send(part)
 
-    async def _read_message(self, exchange: Exchange) -> None:
-        """Read and check a body, which then replaces the client's own."""
+    async def _read_message(self, exchange: Exchange) -> Receive:
+        """Read and check a body. Return the source of what replaces it."""
         route, scope = exchange.route, exchange.scope
         is_read = route.kind in (routes.READ, routes.SEARCH)
         largest = bodies.LARGEST_SEARCH_BYTES if is_read else bodies.LARGEST_JSON_BYTES
         if route.rule == searches.GRAPHQL:
             largest = bodies.LARGEST_QUERY_BYTES
-        raw = await bodies.read(exchange.receive, largest)
+        raw = await exchange.body.read(largest)
         if raw:
             content.check_type(header(scope["headers"], b"content-type"))
         body = await anyio.to_thread.run_sync(_check_message, route, exchange.account, raw)
         scope["headers"] = bodies.replace_body_headers(scope["headers"], body)
-        exchange.receive = bodies.replay(body, exchange.receive)
+        return bodies.replay(body, exchange.body.receive)
 
     async def _upload(self, exchange: Exchange) -> None:
-        if exchange.body_bytes is not None and exchange.body_bytes > self._largest_upload_bytes:
-            raise bodies.too_large(self._largest_upload_bytes)
+        body = exchange.body
+        if exchange.body_bytes is not None and exchange.body_bytes > body.largest_bytes:
+            raise bodies.too_large(body.largest_bytes)
         path = exchange.route.named["artifact_path"]
         await anyio.to_thread.run_sync(backend.check_upload, path)
-        body = StreamedBody(exchange.receive, exchange.send, self._largest_upload_bytes)
+
+        async def send(message: Message) -> None:
+            if not body.refusal:
+                await exchange.send(message)
+
         try:
-            await self._application(exchange.scope, body.receive, body.send)
+            await self._application(exchange.scope, body.receive, send)
         finally:
             if body.refusal:
                 raise body.refusal
 
 
-class Readiness:
-    """Readiness of database and artifacts, checked once in two seconds at most.
-
-    The reason goes to the server's log: anybody may ask.
-    """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._valid_until, self._problem = 0.0, ""
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._lock:
-            if time.monotonic() > self._valid_until:
-                places = os.environ[backend.BACKEND], os.environ[backend.ARTIFACTS]
-                problem = await anyio.to_thread.run_sync(readiness.problem, *places)
-                if problem and problem != self._problem:
-                    LOGGER.warning("not ready: %s", problem)
-                self._valid_until, self._problem = time.monotonic() + READY_SECONDS, problem
-            text, status = ("not ready\n", 503) if self._problem else ("ready\n", 200)
-        await PlainTextResponse(text, status)(scope, receive, send)
+@cached(TTLCache(1, READY_SECONDS))
+def _is_ready() -> bool:
+    """Check database and artifacts. The reason goes to the server's log: anybody may ask."""
+    problem = readiness.problem(os.environ[backend.BACKEND], os.environ[backend.ARTIFACTS])
+    if problem:
+        LOGGER.warning("not ready: %s", problem)
+    return not problem
 
 
 def _stream_file(route: Route, scope: Scope) -> Scope:
@@ -344,8 +329,14 @@ def _check_owner(account: Account, kind: str, identifier: str) -> None:
         raise Refusal(Reason.NOT_FOUND, f"there is no {kind} {identifier}") from None
     if experiment == backend.DEFAULT_EXPERIMENT:
         team = min(backend.teams(account), default="TEAM")
-        right = f"name your team's: MLFLOW_EXPERIMENT_NAME={team}/launches"
-        raise Refusal(Reason.DENIED, f"experiment Default is read-only; {right}")
+        raise Refusal(
+            Reason.DENIED,
+            "experiment Default is read-only; "
+            f"name your team's: MLFLOW_EXPERIMENT_NAME={team}/launches",
+        )
     if not backend.may_write(account, experiment):
-        reason = f"{kind} {identifier} is of an experiment that {account.user} may not write"
-        raise Refusal(Reason.DENIED, f"no permission: {reason}")
+        raise Refusal(
+            Reason.DENIED,
+            "no permission: "
+            f"{kind} {identifier} is of an experiment that {account.username} may not write",
+        )

@@ -8,10 +8,9 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from cachetools import TTLCache
 from google.protobuf.json_format import Error, MessageToDict
@@ -36,6 +35,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 from mlflow.protos.service_pb2 import SearchDatasets
 from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
 from mlflow.server.auth.config import DEFAULT_AUTHORIZATION_FUNCTION
+from mlflow.server.auth.entities import User
 from mlflow.server.auth.sqlalchemy_store import RoleGrantRow
 from mlflow.store.model_registry.dbmodels.models import SqlRegisteredModel
 from mlflow.store.tracking.dbmodels.models import SqlExperiment
@@ -44,6 +44,7 @@ from mlflow.utils.workspace_utils import DEFAULT_WORKSPACE_NAME
 from sqlalchemy import String, bindparam, cast, make_url, or_, select, text
 from werkzeug.security import check_password_hash, generate_password_hash
 
+Account: TypeAlias = User  # whose name and password were right
 BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
 # MLflow puts runs here that name no experiment.
 DEFAULT_EXPERIMENT = "0"
@@ -57,6 +58,7 @@ REMEMBERED, REMEMBERED_SECONDS = 10_000, 86_400
 LOGINS = "evenhand_logins"
 # For each id that explicit grants name, when the thing was made that they are for.
 GRANTS = "evenhand_grants"
+TOO_LARGE_NUMBER = "a number is larger than any float64; write at most 1.8e308"
 # Things that grants name: id, name, time of creation, and the form of the name.
 THINGS: dict[str, tuple[Any, Any, Any, names.Grammar]] = {
     "experiment": (
@@ -72,15 +74,6 @@ THINGS: dict[str, tuple[Any, Any, Any, names.Grammar]] = {
         names.MODEL,
     ),
 }
-
-
-@dataclass(frozen=True)
-class Account:
-    """Account whose name and password were right."""
-
-    user: str
-    id: int
-    is_admin: bool
 
 
 def check_settings(longest_cache_seconds: int) -> None:
@@ -133,9 +126,7 @@ def prepare(artifacts: str) -> None:
         connection.execute(text(readiness.CREATE))
 
 
-def application() -> Any:
-    """Return MLflow's own application with names and passwords."""
-    return auth.create_app()
+application = auth.create_app  # MLflow's own, with names and passwords
 
 
 def message_of_body(route: Route, body: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -175,13 +166,11 @@ def _fields(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
         _check_fields(message)
         fields: dict[str, Any] = MessageToDict(message, **options)
     except OverflowError:
-        raise Refusal(
-            Reason.INVALID, "a number is larger than any float64; write at most 1.8e308"
-        ) from None
+        raise Refusal(Reason.INVALID, TOO_LARGE_NUMBER) from None
     except Error as error:
-        reason = ascii(str(error).strip("."))[1:-1]
+        reason = ascii(str(error).strip("."))[1:-1][:300]
         raise Refusal(
-            Reason.INVALID, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}"
+            Reason.INVALID, f"the request is no {kind.DESCRIPTOR.name}: {reason}"
         ) from None
     return fields
 
@@ -191,8 +180,10 @@ def _check_fields(message: Message) -> None:
     listed = listed_fields().get(message.DESCRIPTOR.full_name, frozenset())
     for field, value in message.ListFields():
         if field.name not in listed:
-            text = f"this server does not offer {field.name} of {message.DESCRIPTOR.name}"
-            raise Refusal(Reason.NOT_OFFERED, text)
+            raise Refusal(
+                Reason.NOT_OFFERED,
+                f"this server does not offer {field.name} of {message.DESCRIPTOR.name}",
+            )
         if field.message_type:
             for inner in value if field.is_repeated else (value,):
                 _check_fields(inner)
@@ -235,17 +226,15 @@ def proxy_account(user: str) -> tuple[Account, bytes] | None:
     Returns None if nobody made an account of this name.
     """
     password = _proxy_password(user)
-    stored = auth._authenticate_cached(user, password)
-    if stored is None:
-        return None
-    return _account(stored), b"Basic " + base64.b64encode(f"{user}:{password}".encode())
+    account = auth._authenticate_cached(user, password)
+    words = base64.b64encode(f"{user}:{password}".encode())
+    return (account, b"Basic " + words) if account else None
 
 
 def cached_account(user: str, password: str) -> Account | None:
     """Return an account that was checked within a minute; no hashing, no database."""
     with auth._USER_AUTH_CACHE_LOCK:
-        stored = auth._USER_AUTH_CACHE.get(auth._auth_cache_key(user, password))
-    return _account(stored) if stored else None
+        return auth._USER_AUTH_CACHE.get(auth._auth_cache_key(user, password))
 
 
 def verify_password(user: str, password: str) -> Account | None:
@@ -253,14 +242,13 @@ def verify_password(user: str, password: str) -> Account | None:
 
     It is as slow for an unknown name as for any other.
     """
-    stored = auth._authenticate_cached(user, password)
-    if stored:
+    account = auth._authenticate_cached(user, password)
+    if account:
         with auth._USER_AUTH_CACHE_LOCK:
-            _remembered[auth._auth_cache_key(user, password)] = stored
-        return _account(stored)
-    if not auth.store.has_user(user):
+            _remembered[auth._auth_cache_key(user, password)] = account
+    elif not auth.store.has_user(user):
         check_password_hash(_dummy_hash(), password)
-    return None
+    return account
 
 
 def is_remembered(user: str, password: str) -> bool:
@@ -273,17 +261,17 @@ def renew(user: str, password: str) -> Account | None:
     """Give a remembered log-in another minute if the database has the same hash; no hashing."""
     if account := cached_account(user, password):
         return account
-    key, stored = auth._auth_cache_key(user, password), None
+    key = auth._auth_cache_key(user, password)
     with suppress(LookupError), _lookup_errors():
-        stored = auth.store.get_user(user)
+        account = auth.store.get_user(user)
     with auth._USER_AUTH_CACHE_LOCK:
         before = _remembered.pop(key, None)
-        if not (before and stored):
+        if not (before and account):
             return None
-        if (before.id, before.password_hash) != (stored.id, stored.password_hash):
+        if (before.id, before.password_hash) != (account.id, account.password_hash):
             return None
-        auth._USER_AUTH_CACHE[key] = _remembered[key] = stored
-    return _account(stored)
+        auth._USER_AUTH_CACHE[key] = _remembered[key] = account
+    return account
 
 
 def last_login(pair: str) -> int:
@@ -464,7 +452,3 @@ def _lookup_errors() -> Iterator[None]:
 @lru_cache(1)
 def _dummy_hash() -> str:
     return str(generate_password_hash(secrets.token_urlsafe()))
-
-
-def _account(stored: Any) -> Account:
-    return Account(stored.username, stored.id, stored.is_admin)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 
-from starlette.requests import Request
-from starlette.types import Message, Receive, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive
 
 from deploy.guard.refusal import Reason, Refusal
 
@@ -31,8 +31,10 @@ def announced_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
     if b"transfer-encoding" not in values:
         return int(values.get(b"content-length", 0))
     if b"content-length" in values:
-        right = "send one of the two headers"
-        raise Refusal(Reason.INVALID, f"a body has a Content-Length or comes in chunks; {right}")
+        raise Refusal(
+            Reason.INVALID,
+            "a body has a Content-Length or comes in chunks; send one of the two headers",
+        )
     return None
 
 
@@ -45,21 +47,6 @@ def replace_body_headers(
     return [*rest, *kind, (b"content-length", str(len(body)).encode())]
 
 
-async def read(receive: Receive, largest_bytes: int) -> bytes:
-    """Return a whole body. Raises Refusal for one that is too large or too slow."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(JSON_SECONDS):
-            async for chunk in Request({"type": "http"}, receive).stream():
-                body += chunk
-                if len(body) > largest_bytes:
-                    raise too_large(largest_bytes)
-    except TimeoutError:
-        text = f"the body did not come within {JSON_SECONDS:.0f} s"
-        raise Refusal(Reason.TOO_SLOW, text) from None
-    return bytes(body)
-
-
 def replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives a body that was read, then the connection's messages."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -70,17 +57,51 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return next_message
 
 
-class IncomingBody:
-    """Body that a client sends, and whether it has sent all of it."""
+class Body:
+    """Body that a client sends, within bounds.
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._is_complete = False
+    One that is too large or too slow ends like a lost connection.
 
-    async def __call__(self) -> Message:
-        message = await self._receive()
+    Attributes:
+        largest_bytes: Its bound.
+        refusal: Reason for its end.
+    """
+
+    def __init__(self, receive: Receive, largest_bytes: int) -> None:
+        self._receive, self._bytes, self._is_complete = receive, 0, False
+        self.largest_bytes = largest_bytes
+        self.refusal: Refusal | None = None
+
+    async def receive(self) -> Message:
+        if self.refusal:
+            return DISCONNECT
+        if self._is_complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(CHUNK_SECONDS):
+                message = await self._receive()
+        except TimeoutError:
+            self.refusal = Refusal(Reason.TOO_SLOW, f"nothing came for {CHUNK_SECONDS:.0f} s")
+            return DISCONNECT
         self._is_complete = not message.get("more_body", False)
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > self.largest_bytes:
+            self.refusal = too_large(self.largest_bytes)
+            return DISCONNECT
         return message
+
+    async def read(self, largest_bytes: int) -> bytes:
+        """Return the whole body. Raises Refusal for one that is too large or too slow."""
+        self.largest_bytes = largest_bytes
+        try:
+            async with asyncio.timeout(JSON_SECONDS):
+                return await Request({"type": "http"}, self.receive).body()
+        except TimeoutError:
+            raise Refusal(
+                Reason.TOO_SLOW, f"the body did not come within {JSON_SECONDS:.0f} s"
+            ) from None
+        except ClientDisconnect:
+            raise self.refusal or ClientDisconnect from None
 
     async def discard(self) -> None:
         """Read the rest: a client that is still sending sees a broken connection otherwise."""
@@ -88,41 +109,9 @@ class IncomingBody:
         with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_SECONDS):
                 while not self._is_complete and size < DISCARDED_BYTES:
-                    size += len((await self()).get("body", b""))
-
-
-class StreamedBody:
-    """Body that goes through in pieces, up to a size.
-
-    A body that is too large or too slow ends like a lost connection for the application, whose
-    answer is then dropped.
-    """
-
-    def __init__(self, receive: Receive, send: Send, largest_bytes: int) -> None:
-        self._receive = receive
-        self._send = send
-        self._largest_bytes = largest_bytes
-        self._bytes = 0
-        self.refusal: Refusal | None = None
-
-    async def receive(self) -> Message:
-        if self.refusal:
-            return DISCONNECT
-        try:
-            async with asyncio.timeout(CHUNK_SECONDS):
-                message = await self._receive()
-        except TimeoutError:
-            self.refusal = Refusal(Reason.TOO_SLOW, f"nothing came for {CHUNK_SECONDS:.0f} s")
-            return DISCONNECT
-        self._bytes += len(message.get("body", b""))
-        if self._bytes > self._largest_bytes:
-            self.refusal = too_large(self._largest_bytes)
-            return DISCONNECT
-        return message
-
-    async def send(self, message: Message) -> None:
-        if not self.refusal:
-            await self._send(message)
+                    message = await self._receive()
+                    self._is_complete = not message.get("more_body", False)
+                    size += len(message.get("body", b""))
 
 
 def too_large(largest_bytes: int) -> Refusal:

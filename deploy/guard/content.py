@@ -68,8 +68,10 @@ def read_query(route: Route, query: bytes, *, is_allowed: bool) -> tuple[dict[st
             query.decode(), keep_blank_values=True, strict_parsing=bool(query), errors="strict"
         )
     except ValueError:
-        right = "write name=value&name=value, encoded as UTF-8"
-        raise Refusal(Reason.INVALID, f"the query cannot be read; {right}") from None
+        raise Refusal(
+            Reason.INVALID,
+            "the query cannot be read; write name=value&name=value, encoded as UTF-8",
+        ) from None
     values: dict[str, str] = dict(route.named)
     for name, text in entries:
         field = check_field(name)
@@ -165,8 +167,11 @@ def check_source(body: Mapping[str, Any]) -> str:
         return match[1]
     leads_elsewhere = {".", ".."} & set(source.split("/")) or re.search(r"//|[?#%\\]", source)
     if leads_elsewhere or not SOURCE.fullmatch(source):
-        forms = "models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/ARTIFACT"
-        raise Refusal(Reason.INVALID, f"source is {forms}")
+        raise Refusal(
+            Reason.INVALID,
+            "source is "
+            "models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/ARTIFACT",
+        )
     return ""
 
 
@@ -216,8 +221,11 @@ def check_path(path: str, *, is_upload: bool = False) -> None:
     """Raise Refusal for a path of no artifact: it may lead elsewhere, or no disk has it."""
     parts = path.removesuffix("/").split("/")
     if {"", ".", ".."} & set(parts) or re.search(r"\\|%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]", path):
-        right = "parts with / between, without . .. \\ or %-codes"
-        raise Refusal(Reason.INVALID, f"{ascii(path)[:200]} is no path of a file: {right}")
+        raise Refusal(
+            Reason.INVALID,
+            f"{ascii(path)[:200]} is no path of a file: "
+            "parts with / between, without . .. \\ or %-codes",
+        )
     longest = max(len(part.encode(errors="replace")) for part in parts)
     if len(parts) > MAX_PARTS or longest > LONGEST_PART_BYTES:
         raise Refusal(
@@ -225,8 +233,11 @@ def check_path(path: str, *, is_upload: bool = False) -> None:
         )
     match = ARTIFACT.fullmatch(path.removesuffix("/"))
     if match is None or (is_upload and not match[1]):
-        right = "EXPERIMENT/RUN/artifacts/NAME or EXPERIMENT/models/MODEL/artifacts/NAME"
-        raise Refusal(Reason.INVALID, f"{ascii(path)[:200]} is no artifact: write {right}")
+        raise Refusal(
+            Reason.INVALID,
+            f"{ascii(path)[:200]} is no artifact: write "
+            "EXPERIMENT/RUN/artifacts/NAME or EXPERIMENT/models/MODEL/artifacts/NAME",
+        )
 
 
 class _ObjectReader:
@@ -258,8 +269,11 @@ def check_field(name: str) -> str:
         Refusal: It is no field's name.
     """
     if not FIELD.fullmatch(name):
-        right = "at most 100 letters, digits and _, a letter first"
-        raise Refusal(Reason.INVALID, f"{ascii(name)[:100]} is no field's name: {right}")
+        raise Refusal(
+            Reason.INVALID,
+            f"{ascii(name)[:100]} is no field's name: "
+            "at most 100 letters, digits and _, a letter first",
+        )
     snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
     return SYNONYMS.get(snake, snake)
 

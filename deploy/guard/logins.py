@@ -109,9 +109,17 @@ class Backoff:
 
 
 class Logins:
-    """Check of the accounts of one worker's requests."""
+    """Check of the accounts of one worker's requests.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        proxy_secret: Proves that a proxy has sent a user's name. Its address would not: the
+            client's may stand in its place, and other containers share a network. With "" no
+            name in a header is believed.
+        clock: Source of seconds.
+    """
+
+    def __init__(self, proxy_secret: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._proxy_secret = proxy_secret.encode()
         self._of_name_and_address = Backoff(FREE_OF_NAME_AND_ADDRESS, clock)
         self._of_address = Backoff(FREE_OF_ADDRESS, clock)
         self._of_name = Backoff(FREE_OF_NAME, clock)
@@ -122,6 +130,22 @@ class Logins:
         self._checks: dict[tuple[str, str], asyncio.Task[Account | None]] = {}
         self._waiting: Counter[str] = Counter()
 
+    def user_of_proxy(self, headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """Return the user whom the proxy has authenticated and names in a header, or "".
+
+        Raises:
+            Refusal: The proxy's header comes twice, or together with a password.
+        """
+        if not self._proxy_secret:
+            return ""
+        secret = header(headers, PROXY_SECRET_HEADER).encode("latin-1")
+        if not hmac.compare_digest(secret, self._proxy_secret):
+            return ""
+        user = header(headers, PROXY_USER_HEADER)
+        if user and header(headers, b"authorization"):
+            raise Refusal(Reason.AMBIGUOUS, "a request has a password or the proxy's log-in")
+        return user
+
     async def account(self, authorization: str, address: str) -> Account:
         """Return the account of a request.
 
@@ -131,7 +155,8 @@ class Logins:
         user, password = _credentials(authorization)
         client = network(address)
         is_familiar = await self._history.has(user, client)
-        wait = self._wait_seconds(user, client, is_familiar)
+        limits = self._limits(user, client, is_familiar)
+        wait = max(backoff.wait_seconds(key) for backoff, key in limits)
         account = None
         if is_familiar or not wait:
             account = await self._recall(user, password)
@@ -148,10 +173,6 @@ class Logins:
         """Return the limits of a try: others' guesses do not count where the name logged in."""
         pair: tuple[Backoff, Hashable] = (self._of_name_and_address, (user, client))
         return [pair] if is_familiar else [pair, (self._of_address, client), (self._of_name, user)]
-
-    def _wait_seconds(self, user: str, client: str, is_familiar: bool) -> float:
-        limits = self._limits(user, client, is_familiar)
-        return max(backoff.wait_seconds(key) for backoff, key in limits)
 
     async def _recall(self, user: str, password: str) -> Account | None:
         """Return the account of a log-in that was right before and still is, without hashing."""
@@ -194,50 +215,23 @@ class Logins:
         return await asyncio.shield(check)
 
 
-class ProxyLogins:
-    """Users whom a proxy has authenticated and names in a header.
+async def proxy_account(user: str) -> tuple[Account, bytes]:
+    """Return the account of a user of the proxy, and the header by which MLflow accepts it.
 
-    A secret that only the proxy and this server know proves that the proxy sent the header. Its
-    address would not: the client's may stand in its place, and other containers share a network.
-
-    Args:
-        secret: The proxy's secret; with "" no header is believed.
+    Raises:
+        Refusal: There is no account of this name.
     """
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
-
-    def user(self, headers: Sequence[tuple[bytes, bytes]]) -> str:
-        """Return the user whom the proxy names, or "".
-
-        Raises:
-            Refusal: The proxy's header comes twice, or together with a password.
-        """
-        if not self._secret:
-            return ""
-        sent = header(headers, PROXY_SECRET_HEADER).encode("latin-1")
-        if not hmac.compare_digest(sent, self._secret):
-            return ""
-        user = header(headers, PROXY_USER_HEADER)
-        if user and header(headers, b"authorization"):
-            raise Refusal(Reason.AMBIGUOUS, "a request has a password or the proxy's log-in")
-        return user
-
-    async def account(self, user: str) -> tuple[Account, bytes]:
-        """Return the account of a user of the proxy, and the header by which MLflow accepts it.
-
-        Raises:
-            Refusal: There is no account of this name.
-        """
-        entry = None
-        if user.isprintable() and len(user) <= LONGEST_NAME:
-            entry = await anyio.to_thread.run_sync(backend.proxy_account, user)
-        if entry is None:
-            shown = ascii(user)[1:-1][:LONGEST_NAME]
-            right = f"evenhand admin --action=add_user --user={shown} --team=TEAM"
-            text = f"{shown} has no account on this server; an administrator adds it: {right}"
-            raise Refusal(Reason.UNKNOWN_USER, text)
+    entry = None
+    if user.isprintable() and len(user) <= LONGEST_NAME:
+        entry = await anyio.to_thread.run_sync(backend.proxy_account, user)
+    if entry:
         return entry
+    shown = ascii(user)[1:-1][:LONGEST_NAME]
+    text = (
+        f"{shown} has no account on this server; an administrator adds it: "
+        f"evenhand admin --action=add_user --user={shown} --team=TEAM"
+    )
+    raise Refusal(Reason.UNKNOWN_USER, text)
 
 
 def _credentials(authorization: str) -> tuple[str, str]:

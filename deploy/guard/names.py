@@ -48,8 +48,10 @@ def check(name: object, grammar: Grammar) -> str:
     """Return a name of this kind. Raises Refusal for anything else."""
     is_bounded = isinstance(name, str) and len(name) <= LONGEST
     if not is_bounded or not re.fullmatch(grammar.pattern, str(name)):
-        reason = f"a name of a {grammar.kind} is {grammar.text}"
-        raise Refusal(Reason.INVALID, f"{ascii(name)[:100]} is no name: {reason}")
+        raise Refusal(
+            Reason.INVALID,
+            f"{ascii(name)[:100]} is no name: a name of a {grammar.kind} is {grammar.text}",
+        )
     return str(name)
 
 
@@ -74,9 +76,16 @@ def check_owned(name: object, grammar: Grammar, teams: Collection[str] | None) -
     if teams is None:
         return
     if not teams:
-        right = "ask an administrator to add it to one"
-        raise Refusal(Reason.DENIED, f"an account without a team makes no {grammar.kind}; {right}")
+        raise Refusal(
+            Reason.DENIED,
+            f"an account without a team makes no {grammar.kind}; "
+            "ask an administrator to add it to one",
+        )
     if team_of(text, grammar) not in teams:
         right = sorted(teams)[0] + grammar.separator + text.rpartition(grammar.separator)[2]
-        reason = f"is not of your team ({', '.join(sorted(teams))})"
-        raise Refusal(Reason.DENIED, f"{grammar.kind} {text} {reason}; call it {right}")
+        raise Refusal(
+            Reason.DENIED,
+            f"{grammar.kind} {text} "
+            f"is not of your team ({', '.join(sorted(teams))})"
+            f"; call it {right}",
+        )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from mlflow.tracking._tracking_service.utils import _get_default_tracking_uri
 from starlette.types import ASGIApp
 
 from deploy import authentication
-from deploy.guard import process
 
 APP = "evenhand"
 # Other options of MLflow's keep their defaults: they weaken the guard, or have no effect behind it.
@@ -34,6 +34,18 @@ LOOPBACK = ("127.0.0.1", "localhost")
 SHORTEST_KEY = 16
 LONGEST_CACHE_SECONDS = 60
 PROXIES = "FORWARDED_ALLOW_IPS"  # uvicorn's
+PROXY_SECRET, SHORTEST_SECRET = "EVENHAND_PROXY_SECRET", 32
+STATEMENT_SECONDS = 60
+# Where `evenhand admin` writes passwords of new users, if it is called in the server's folder.
+ACCOUNTS = ".evenhand/accounts"
+UVICORN: dict[str, str | int | bool] = {
+    "http": "deploy.guard.connections:BoundedProtocol",
+    "ws": "none",
+    "timeout_keep_alive": 20,
+    # A worker that does not answer in this time is ended. A busy one may need some seconds.
+    "timeout_worker_healthcheck": 30,
+    "server_header": False,
+}
 
 
 class Unsafe(click.ClickException):
@@ -46,7 +58,7 @@ def create() -> ASGIApp:
     """Return the application that a worker of uvicorn serves."""
     from deploy.guard import app
 
-    return app.create()
+    return app.create(os.environ.get(PROXY_SECRET, ""))
 
 
 def prepare(context: click.Context) -> None:
@@ -62,7 +74,7 @@ def prepare(context: click.Context) -> None:
     os.environ |= {
         "MLFLOW_BACKEND_STORE_URI": uri,
         **_addresses(options),
-        **{f"UVICORN_{name.upper()}": str(value) for name, value in process.UVICORN.items()},
+        **{f"UVICORN_{name.upper()}": str(value) for name, value in UVICORN.items()},
         "UVICORN_PROXY_HEADERS": str(bool(os.environ.get(PROXIES))),
     }
     _prepare(options["artifacts_destination"])
@@ -74,11 +86,15 @@ def _check_options(context: click.Context, uri: str) -> None:
         is_default = context.params.get(name) == parameter.get_default(context)
         if name not in OPTIONS and not is_default:
             names = sorted(f"--{name.replace('_', '-')}" for name in OPTIONS)
-            text = f"--app-name {APP} does not support {parameter.opts[0]}"
-            raise Unsafe(f"{text}; it supports {', '.join(names)}")
+            raise Unsafe(
+                f"--app-name {APP} does not support {parameter.opts[0]}"
+                f"; it supports {', '.join(names)}"
+            )
     if urlsplit(uri).scheme.partition("+")[0] not in DATABASES:
-        right = "postgresql+psycopg2://user@host/name or sqlite:///mlflow.db"
-        raise Unsafe(f"--backend-store-uri (MLFLOW_BACKEND_STORE_URI) names no database: {right}")
+        raise Unsafe(
+            "--backend-store-uri (MLFLOW_BACKEND_STORE_URI) names no database: "
+            "postgresql+psycopg2://user@host/name or sqlite:///mlflow.db"
+        )
 
 
 def _check_environment(uri: str) -> None:
@@ -92,11 +108,15 @@ def _check_environment(uri: str) -> None:
     if not path.is_file():
         raise Unsafe(f"{SETTINGS}={path} is no file; leave it out, or see docs/server.md")
     if len(os.environ.get("MLFLOW_FLASK_SERVER_SECRET_KEY", "")) < SHORTEST_KEY:
-        right = f"at least {SHORTEST_KEY} random characters: openssl rand -hex 24"
-        raise Unsafe(f"MLFLOW_FLASK_SERVER_SECRET_KEY is missing or short; it needs {right}")
+        raise Unsafe(
+            "MLFLOW_FLASK_SERVER_SECRET_KEY is missing or short; it needs "
+            f"at least {SHORTEST_KEY} random characters: openssl rand -hex 24"
+        )
     if any(map(_is_everybody, os.environ.get(PROXIES, "").split(","))):
-        right = "name the proxies' addresses, with commas between"
-        raise Unsafe(f"{PROXIES} believes every client's X-Forwarded-For; {right}")
+        raise Unsafe(
+            f"{PROXIES} believes every client's X-Forwarded-For; "
+            "name the proxies' addresses, with commas between"
+        )
 
 
 def _is_everybody(proxy: str) -> bool:
@@ -112,8 +132,10 @@ def _addresses(options: Mapping[str, Any]) -> dict[str, str]:
     port, named = options["port"], options["allowed_hosts"]
     if not named:
         if options["host"] not in LOOPBACK:
-            text = "--allowed-hosts is missing: the names by which users call the server"
-            raise Unsafe(f"{text}, for example mlflow.example.org:{port}")
+            raise Unsafe(
+                "--allowed-hosts is missing: the names by which users call the server"
+                f", for example mlflow.example.org:{port}"
+            )
         named = ",".join(f"{host}:{port}" for host in LOOPBACK)
     hosts = [name.strip() for name in named.split(",")]
     origins = [f"{scheme}://{name}" for name in hosts for scheme in ("http", "https")]
@@ -128,11 +150,11 @@ def _addresses(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _prepare(artifacts: str) -> None:
-    """Prepare the server with MLflow's accounts. Raises Unsafe in place of MLflow's errors."""
-    from mlflow.exceptions import MlflowException
-
+    """Make tables and administrator, with Unsafe in place of MLflow's errors."""
     settings = f"{os.environ[SETTINGS]} ({SETTINGS})"
     try:
+        from mlflow.exceptions import MlflowException
+
         from deploy.guard import backend
 
         backend.check_settings(LONGEST_CACHE_SECONDS)
@@ -142,10 +164,34 @@ def _prepare(artifacts: str) -> None:
         raise Unsafe(f"{settings} lacks {error}") from None
     except (configparser.Error, ValueError) as error:
         raise Unsafe(f"{settings}: {error}") from None
+    _check_artifacts(artifacts, (*backend.files(), ACCOUNTS))
+    if 0 < len(os.environ.get(PROXY_SECRET, "")) < SHORTEST_SECRET:
+        raise Unsafe(
+            f"{PROXY_SECRET} is short; it needs "
+            f"at least {SHORTEST_SECRET} random characters: openssl rand -hex 24"
+        )
+    _, largest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (largest, largest))
     try:
-        process.prepare(artifacts)
+        if "://" not in artifacts:
+            Path(artifacts).mkdir(parents=True, exist_ok=True)
+        backend.prepare(artifacts)
     except (MlflowException, OSError, ValueError) as error:
         raise Unsafe(" ".join(str(error).split())) from None
+    # libpq reads it in every worker.
+    os.environ.setdefault("PGOPTIONS", f"-c statement_timeout={STATEMENT_SECONDS}s")
+
+
+def _check_artifacts(artifacts: str, private: Iterable[str]) -> None:
+    """Raise Unsafe for a folder of artifacts that would serve a private file."""
+    if artifacts.startswith("file:"):
+        raise Unsafe(f"artifacts in {artifacts}: write the path of the folder alone")
+    for place in private if "://" not in artifacts else ():
+        if Path(place).resolve().is_relative_to(Path(artifacts).resolve()):
+            raise Unsafe(
+                f"artifacts in {artifacts}: {place} lies there; "
+                "choose a folder of its own, such as ./mlartifacts"
+            )
 
 
 # uvicorn's own command has such a context too, without a name of an application.

@@ -1,45 +1,39 @@
-"""`python -m deploy.guard.route_changes`: what of an MLflow `routes.toml` does not know.
+"""`python -m deploy.guard.route_changes`: what of the installed MLflow `routes.toml` does not know.
 
 A newer MLflow has other routes and fields. The guard refuses those that are not in `routes.toml`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import logging
 import os
 import re
-import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from deploy import authentication
-from deploy.guard import routes
 
-ROOT = Path(__file__).resolve().parents[2]
 SAME, FAILED, DIFFERENT = 0, 1, 3
-LIST_SECONDS = 120
+REFUSED = "refused"  # as `routes` has it, which needs packages of MLflow
 # Messages, and their fields.
 Fields = Mapping[str, Collection[str]]
 
 
-class ListingFailed(Exception):
-    """An interpreter could not list its MLflow's routes."""
-
-
-def main(arguments: Sequence[str]) -> int:
+def main() -> int:
     """Print a line for each difference, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.guard.route_changes")
-    text = "interpreter whose MLflow is compared, by default this one"
-    parser.add_argument("--python", default=sys.executable, help=text)
-    args = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    logging.disable()
     try:
-        version, existing = installed(args.python)
-    except ListingFailed as error:
-        print(error, file=sys.stderr)
+        from deploy.guard import routes
+
+        version, existing = installed()
+    except Exception as error:  # there is no MLflow with accounts, or a newer one lacks anything
+        reason = f"{error or type(error).__name__}".splitlines()[0]
+        print(f"{sys.executable} lists no routes: {reason}", file=sys.stderr)
         return FAILED
     differences = list(changes(routes.classes(), routes.listed_fields(), existing))
     print(*differences, sep="\n", end="\n" if differences else "")
@@ -66,7 +60,7 @@ def changes(
         yield f"removed  {route}: {kinds[route]} in routes.toml"
     messages: dict[str, Collection[str]] = {}
     for route, fields in existing.items():
-        if kinds.get(route, routes.REFUSED) != routes.REFUSED:
+        if kinds.get(route, REFUSED) != REFUSED:
             messages |= fields
     for message in sorted(listed.keys() | messages.keys()):
         before, after = set(listed.get(message, ())), set(messages.get(message, ()))
@@ -76,50 +70,24 @@ def changes(
             yield f"changed  {message}: refused with a new field; {' '.join(texts)}"
 
 
-def installed(python: str) -> tuple[str, dict[str, Fields]]:
-    """Return the version of an interpreter's MLflow, and its routes with their messages.
-
-    Raises:
-        ListingFailed: It has no MLflow with accounts, or one that the guard does not understand.
-    """
-    code = "import sys; from deploy.guard import route_changes as c; c.print_installed(sys.argv[1])"
-    variables = {"PYTHONPATH": str(ROOT), "PATH": os.environ.get("PATH", "")}
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                [python, "-W", "ignore", "-c", code, folder],
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=LIST_SECONDS,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ListingFailed(f"{python} lists no routes: {error}") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ListingFailed(f"{python} lists no routes: {lines[-1]}")
-    listing = json.loads(done.stdout.splitlines()[-1])
-    return listing["version"], listing["routes"]
-
-
-def print_installed(folder: str) -> None:
-    """Print version and routes of this interpreter's MLflow as JSON, with a database in a folder.
+def installed() -> tuple[str, dict[str, Fields]]:
+    """Return the version of this interpreter's MLflow, and its routes with their messages.
 
     It sets variables that MLflow reads when it is imported: call it once in a process.
     """
-    settings, store = Path(folder, "auth.ini"), f"sqlite:///{folder}/store.db"
-    authentication.write_settings(settings, store)
-    os.environ |= authentication.environment(settings, store, "only for this list", "a key")
-    from fastapi.routing import iter_route_contexts
-    from mlflow.server import app
-    from mlflow.version import VERSION
-    from starlette.routing import Mount
+    with tempfile.TemporaryDirectory() as folder:
+        settings, store = Path(folder, "auth.ini"), f"sqlite:///{folder}/store.db"
+        authentication.write_settings(settings, store)
+        os.environ |= authentication.environment(settings, store, "only for this list", "a key")
+        from fastapi.routing import iter_route_contexts
+        from mlflow.server import app
+        from mlflow.version import VERSION
+        from starlette.routing import Mount
 
-    from deploy.guard import backend
+        from deploy.guard import backend, routes
 
-    application = backend.application()
+        native = [route for route in backend.application().routes if not isinstance(route, Mount)]
     pairs = [(rule.rule, rule.methods) for rule in app.url_map.iter_rules()]
-    native = [route for route in application.routes if not isinstance(route, Mount)]
     for route in iter_route_contexts(native):
         path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path or "")
         pairs.append((path.replace("{", "<").replace("}", ">"), route.methods))
@@ -130,10 +98,9 @@ def print_installed(folder: str) -> None:
         if method not in ("HEAD", "OPTIONS")
     }
     messages = backend.messages()
-    fields = {
+    return VERSION, {
         line: dict(_fields(messages[line].DESCRIPTOR)) if line in messages else {} for line in lines
     }
-    print(json.dumps({"version": VERSION, "routes": fields}))
 
 
 def _fields(message: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[str, list[str]]]:
@@ -145,4 +112,4 @@ def _fields(message: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[str, li
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -46,11 +46,10 @@ class Routes:
     def __init__(self, classes: Mapping[str, Iterable[str]]) -> None:
         rules = []
         for kind, lines in classes.items():
-            for text in lines:
-                method, rule = text.split(" ", 1)
+            for method, rule in (line.split(" ", 1) for line in lines):
                 for prefix in PREFIXES if rule.startswith(API) else ("",):
                     path = rule.replace(API, prefix)
-                    rules.append(Rule(path, methods=[method], endpoint=(kind, text)))
+                    rules.append(Rule(path, methods=[method], endpoint=(kind, rule, method)))
         self._map = Map(rules, merge_slashes=False, redirect_defaults=False).bind("")
 
     def match(self, method: str, path: str) -> Route | None:
@@ -59,12 +58,10 @@ class Routes:
         if path.startswith("//") or CONTROL.search(path):
             return None
         try:
-            (kind, text), named = self._map.match(path, method)
+            (kind, rule, listed_method), named = self._map.match(path, method)
         except (RequestRedirect, HTTPException):
             return None
-        listed_method, rule = text.split(" ", 1)
-        values = {name: str(value) for name, value in named.items()}
-        return Route(kind, rule, values, listed_method)
+        return Route(kind, rule, {name: str(text) for name, text in named.items()}, listed_method)
 
 
 def classes(path: Path = CLASSIFIED) -> dict[str, list[str]]:

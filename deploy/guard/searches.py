@@ -10,22 +10,14 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 from graphql import GraphQLError, parse
-from graphql.language import (
-    DocumentNode,
-    FieldNode,
-    ListValueNode,
-    Node,
-    ObjectValueNode,
-    SelectionSetNode,
-    StringValueNode,
-)
+from graphql.language import FieldNode, ListValueNode, Node, StringValueNode
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
 from sqlalchemy import Engine, event
@@ -40,7 +32,7 @@ GRAPHQL = "/graphql"
 LONGEST_FILTER, LONGEST_ORDER = 4_096, 1_000
 MAX_CONDITIONS, MAX_ORDERS = 30, 10
 # The largest query of MLflow's pages has 120 tokens. Its validator needs 4 s for 1,600.
-MAX_TOKENS, DEEPEST, MAX_ALIASES, MAX_SEARCHES = 500, 10, 10, 1
+MAX_TOKENS, MAX_SEARCHES = 500, 1
 ID = re.compile(r"[A-Za-z0-9_-]+")
 # Comparisons that the lexer calls keywords.
 COMPARING = {"IN", "IS"}
@@ -70,9 +62,9 @@ def check(route: Route, message: Mapping[str, Any]) -> None:
         values = value if isinstance(value, list) else [value]
         fields.setdefault(re.sub("[^a-z]", "", name.lower()), []).extend(values)
     filters = [*fields.get("filter", []), *fields.get("filterstring", [])]
+    conditions = sum(map(count_conditions, filters)) + len(fields.get("datasets", []))
     orders = fields.get("orderby", [])
-    data_sets = fields.get("datasets", [])
-    _check_size(sum(map(count_conditions, filters)) + len(data_sets), len(orders))
+    _check_size(conditions, len(orders))
     if any(len(str(order)) > LONGEST_ORDER for order in orders):
         raise Refusal(
             Reason.TOO_MANY, f"an entry of order_by has more than {LONGEST_ORDER:,} characters"
@@ -106,19 +98,21 @@ def _check_size(condition_count: int, order_count: int) -> None:
 
 
 def _check_graphql(message: Mapping[str, Any]) -> None:
-    """Bound the text of a query and its variables: any of their strings may become a filter."""
+    """Bound the text of a query and its variables: any of their strings may become a filter.
+
+    MLflow itself bounds aliases and depth.
+    """
     query = message.get("query")
     try:
         document = parse(query if isinstance(query, str) else "", max_tokens=MAX_TOKENS)
     except (GraphQLError, RecursionError):
-        reason = f"query is no GraphQL, or has more than {MAX_TOKENS} tokens"
-        raise Refusal(Reason.INVALID, reason) from None
+        raise Refusal(
+            Reason.INVALID, f"query is no GraphQL, or has more than {MAX_TOKENS} tokens"
+        ) from None
     nodes = list(_nodes(document))
-    fields = [node for node in nodes if isinstance(node, FieldNode)]
-    if sum(field.name.value.startswith("mlflowSearch") for field in fields) > MAX_SEARCHES:
+    names = [node.name.value for node in nodes if isinstance(node, FieldNode)]
+    if sum(name.startswith("mlflowSearch") for name in names) > MAX_SEARCHES:
         raise Refusal(Reason.TOO_MANY, f"a query holds at most {MAX_SEARCHES} search")
-    if sum(field.alias is not None for field in fields) > MAX_ALIASES:
-        raise Refusal(Reason.TOO_MANY, f"a query has at most {MAX_ALIASES} aliases")
     lists = [
         [getattr(value, "value", None) for value in node.values]
         for node in nodes
@@ -128,23 +122,19 @@ def _check_graphql(message: Mapping[str, Any]) -> None:
     lists += [value for value in values if isinstance(value, list)]
     values += [node.value for node in nodes if isinstance(node, StringValueNode)]
     # The members of a list may be columns to order by, unless they are ids.
-    orders = [sum(not _is_id(value) for value in members) for members in lists]
+    texts = [["" if value is None else str(value) for value in members] for members in lists]
+    orders = [sum(not ID.fullmatch(text) for text in members) for members in texts]
     _check_size(sum(map(count_conditions, values)), max(orders, default=0))
 
 
-def _nodes(document: DocumentNode) -> Iterator[Node]:
-    """Yield the nodes of a query. Raises Refusal for a deep one."""
-    waiting: list[tuple[Node, int]] = [(document, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        yield node
-        depth += isinstance(node, SelectionSetNode | ListValueNode | ObjectValueNode)
-        if depth > DEEPEST:
-            raise Refusal(Reason.TOO_MANY, f"a query is nested deeper than {DEEPEST}")
-        for key in node.keys:
-            inner = getattr(node, key, None)
-            children = inner if isinstance(inner, list | tuple) else [inner]
-            waiting += [(child, depth) for child in children if isinstance(child, Node)]
+def _nodes(node: Node) -> Iterator[Node]:
+    """Yield a node of a query and those in it, at any depth, which its tokens bound."""
+    yield node
+    for key in node.keys:
+        inner = getattr(node, key, None)
+        for child in inner if isinstance(inner, list | tuple) else [inner]:
+            if isinstance(child, Node):
+                yield from _nodes(child)
 
 
 def _values(variables: object) -> Iterator[Any]:
@@ -153,10 +143,6 @@ def _values(variables: object) -> Iterator[Any]:
     inner = list(variables.values()) if isinstance(variables, dict) else variables
     for value in inner if isinstance(inner, list) else []:
         yield from _values(value)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) or (isinstance(value, str) and bool(ID.fullmatch(value)))
 
 
 class Turns:
@@ -206,18 +192,15 @@ class SearchTime:
         return MlflowException(self.failure, INVALID_PARAMETER_VALUE)
 
 
+# Of the search that this task, or a thread of it, answers.
 _search_time: ContextVar[SearchTime | None] = ContextVar("search_time", default=None)
 
 
-@contextmanager
-def limit_time() -> Iterator[SearchTime]:
-    """Limit the statements of a request, in any thread that answers it."""
+def limit_time() -> SearchTime:
+    """Limit the statements of this task's request, in any thread that answers it."""
     search = SearchTime()
-    token = _search_time.set(search)
-    try:
-        yield search
-    finally:
-        _search_time.reset(token)
+    _search_time.set(search)
+    return search
 
 
 def install() -> None:

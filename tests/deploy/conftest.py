@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,17 @@ def hers(group: Group) -> Team:
 @pytest.fixture(scope="module")
 def his(group: Group) -> Team:
     return Team(group, "bob", "speech")
+
+
+@pytest.fixture(scope="module")
+def fill(hers: Team, his: Team) -> Callable[[str], str]:
+    """Return a function that replaces names of alice's and bob's things by their ids."""
+    ids = {"MY_MODEL": his.model, "HER_MODEL": hers.model, "MY_RUN": his.run, "HER_RUN": hers.run}
+    ids |= {"HERS": hers.experiment, "MINE": his.experiment, "HER_FILE": hers.file}
+    ids |= {"MY_FILE": his.file}
+    return lambda text: re.sub(
+        "|".join(sorted(ids, key=len, reverse=True)), lambda name: ids[name[0]], text
+    )
 
 
 @pytest.fixture

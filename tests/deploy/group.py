@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
@@ -10,21 +9,21 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+import psutil
 import requests
 
 from deploy import authentication
 from tests import warm
 from tests.conftest import PYTHONPATH, wait_for
 
-API = "/api/2.0/mlflow"
+API, FILES = "/api/2.0/mlflow", "/api/2.0/mlflow-artifacts/artifacts"
 # Address and secret of the proxy that the server of `mlflow server` trusts.
 PROXY, PROXY_SECRET = "127.0.0.2", secrets.token_hex(24)
 
@@ -47,9 +46,11 @@ class Group:
     accounts: Path
     proxy_port: int
 
+    @property
+    def main(self) -> psutil.Process:
+        return psutil.Process(int((self.folder / "server.pid").read_text()))
+
     def password(self, user: str) -> str:
-        if user == "admin":
-            return str(json.loads((self.folder / "secrets.json").read_text())["admin_password"])
         lines = (self.accounts / f"{user}.env").read_text().splitlines()
         return next(line.split("'")[1] for line in lines if "PASSWORD" in line)
 
@@ -58,12 +59,10 @@ class Group:
             name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")
         }
         local = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
-        named = (
-            {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": self.password(user)}
-            if user
-            else {}
-        )
-        return {**stored, **local, **named}
+        if user:
+            local["MLFLOW_TRACKING_USERNAME"] = user
+            local["MLFLOW_TRACKING_PASSWORD"] = self.password(user)
+        return stored | local
 
     def call(
         self, user: str, *arguments: str, cwd: Path | None = None
@@ -72,27 +71,40 @@ class Group:
         return warm.run(command, self.environment(user), cwd or self.accounts)
 
     def admin(self, **values: str) -> subprocess.CompletedProcess[str]:
-        return self.call(
-            "admin",
-            "admin",
-            f"--output={self.accounts}",
-            *(f"--{name}={text}" for name, text in values.items()),
-        )
+        options = [f"--{name}={text}" for name, text in values.items()]
+        return self.call("admin", "admin", f"--output={self.accounts}", *options)
 
-    def ask(self, user: str, method: str, address: str, **named: object) -> requests.Response:
+    def ask(self, user: str, method: str, path: str, **named: object) -> requests.Response:
+        """Send a request to an address, or to a path of MLflow's API without a slash before it."""
         words = (user, self.password(user)) if user else None
         options: Any = {"auth": words, "timeout": 30, **named}
+        address = path if path.startswith("/") else f"{API}/{path}"
         return requests.request(method, f"{self.uri}{address}", **options)
+
+    def post(self, user: str, path: str, **sent: object) -> Any:
+        """Return the answer to a message that is accepted."""
+        answer = self.ask(user, "POST", path, json=sent)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def check(self, *steps: tuple[str, str, str, object, int]) -> None:
+        """Send requests of (user, method, path, JSON), and compare their statuses."""
+        for user, method, path, sent, status in steps:
+            answer = self.ask(user, method, path, json=sent)
+            assert answer.status_code == status, (user, path, sent, answer.text)
+
+    def experiment(self, name: str) -> dict[str, Any]:
+        path = f"experiments/get-by-name?experiment_name={quote(name)}"
+        experiment: dict[str, Any] = self.ask("admin", "GET", path).json()["experiment"]
+        return experiment
 
 
 def add_teams(made: Group, of_team: dict[str, str]) -> None:
     """Create teams of a user each."""
-    with ThreadPoolExecutor(len(of_team)) as at_once:
-        for done in at_once.map(lambda team: made.admin(action="add_team", team=team), of_team):
+    for team, user in of_team.items():
+        for values in ({"action": "add_team"}, {"action": "add_user", "user": user}):
+            done = made.admin(**values, team=team)
             assert done.returncode == 0, done.stdout + done.stderr
-    for team, user in of_team.items():  # one after the other: each reads the list of users
-        done = made.admin(action="add_user", user=user, team=team)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @contextmanager
@@ -114,7 +126,7 @@ def mlflow_server(
         hosts = f"127.0.0.1:{port},localhost:{proxy_port}"
         options = ("--allowed-hosts", hosts, *options)
     made.accounts.mkdir()
-    (folder / "secrets.json").write_text(json.dumps({"admin_password": password}))
+    (made.accounts / "admin.env").write_text(f"export MLFLOW_TRACKING_PASSWORD='{password}'")
     key = secrets.token_hex()
     drawn = {"MLFLOW_AUTH_ADMIN_PASSWORD": password, "MLFLOW_FLASK_SERVER_SECRET_KEY": key}
     environment = made.environment("") | drawn | named
@@ -127,7 +139,7 @@ def mlflow_server(
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
     (folder / "server.pid").write_text(str(process.pid))
     try:
-        wait_for(lambda: process.poll() is not None or is_ready(made), 90)
+        wait_for(lambda: process.poll() is not None or answers(f"{made.uri}/ready"), 90)
         assert process.poll() is None, (folder / "server.log").read_text()
         yield made
     finally:
@@ -135,68 +147,62 @@ def mlflow_server(
         process.wait(20)
 
 
-def is_ready(group: Group) -> bool:
+def answers(address: str, **options: Any) -> bool:
+    """Return True if a server is there and has no error."""
     try:
-        return requests.get(f"{group.uri}/ready", timeout=5).status_code == 200
+        return requests.get(address, timeout=5, **options).status_code < 500
     except requests.RequestException:
         return False
 
 
-def ask(
+def send(
     group: Group,
-    words: tuple[str, str] | None,
-    method: str,
-    path: str,
+    line: str,
+    *headers: str,
     body: bytes = b"",
+    words: tuple[str, str] | None = None,
     source: str = "127.0.0.1",
 ) -> tuple[int, str]:
-    """Return status and text of a request that no library tidies up."""
+    """Return status and text of a request that no library tidies up.
+
+    Args:
+        group: Receiver.
+        line: Method and path.
+        headers: As they are sent, in addition to those of the other arguments.
+        body: Its length is stated, unless a header states one.
+        words: Name and password.
+        source: Address of the sender.
+    """
     netloc = urlsplit(group.uri).netloc
-    connection = HTTPConnection(netloc, timeout=60, source_address=(source, 0))
-    headers = {"Content-Type": "application/json"}
+    lines = [f"{line} HTTP/1.1", f"Host: {netloc}", "Connection: close", *headers]
     if words:
-        headers["Authorization"] = f"Basic {b64encode(':'.join(words).encode()).decode()}"
-    connection.request(method, path, body, headers)
-    answer = connection.getresponse()
-    text = answer.read().decode(errors="replace")
-    connection.close()
-    return answer.status, text
+        lines.append(f"Authorization: Basic {b64encode(':'.join(words).encode()).decode()}")
+    if not any(header.startswith(("Content-Length", "Transfer-Encoding")) for header in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    with connected(group, source) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        answer = HTTPResponse(connection)
+        answer.begin()
+        return answer.status, answer.read().decode(errors="replace")
 
 
-def raw(group: Group, head: str, body: bytes) -> int:
-    """Return the status of a request with exactly these headers, and those that name its sender."""
-    words = b64encode(f"bob:{group.password('bob')}".encode()).decode()
-    netloc = urlsplit(group.uri).netloc
-    with socket.create_connection(("127.0.0.1", int(netloc.rpartition(":")[2])), 30) as connection:
-        first, _, headers = head.partition("\n")
-        local = f"Host: {netloc}\nAuthorization: Basic {words}\nConnection: close\n"
-        text = f"{first} HTTP/1.1\n{local}{headers}\n\n".replace("\n", "\r\n")
-        connection.sendall(text.encode() + body)
-        return int(connection.makefile("rb").readline().split()[1])
+def connected(group: Group, source: str = "127.0.0.1") -> socket.socket:
+    port = int(group.uri.rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), 60, (source, 0))
 
 
 class Team:
     """Team with a user, and an experiment with a run, a file and a logged model."""
 
     def __init__(self, group: Group, user: str, team: str) -> None:
-        self.group, self.user, self.team = group, user, team
-        named = {"experiment_name": f"{team}/captioning"}
-        results = group.ask(user, "GET", f"{API}/experiments/get-by-name", params=named)
-        self.experiment = str(results.json()["experiment"]["experiment_id"])
-        self.run = self.post("runs/create", experiment_id=self.experiment)["run"]["info"]["run_id"]
-        model = {"name": "kept", "source_run_id": self.run}
-        made = self.post("logged-models", experiment_id=self.experiment, **model)
-        self.model = made["model"]["info"]["model_id"]
-        artifacts = "/api/2.0/mlflow-artifacts/artifacts"
-        self.file = f"{artifacts}/{self.experiment}/{self.run}/artifacts/note.txt"
+        self.experiment = str(group.experiment(f"{team}/captioning")["experiment_id"])
+        self.run, self.model = contents(group, user, self.experiment)
+        self.file = f"{FILES}/{self.experiment}/{self.run}/artifacts/note.txt"
         group.ask(user, "PUT", self.file, data=b"kept").raise_for_status()
 
-    def post(self, action: str, **sent: object) -> Any:
-        answer = self.group.ask(self.user, "POST", f"{API}/{action}", json=sent)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
 
-    def tries(self, method: str, path: str, sent: object = None) -> tuple[int, str]:
-        body = {} if sent is None else {"json": sent}
-        answer = self.group.ask(self.user, method, path, **body)
-        return answer.status_code, answer.text
+def contents(group: Group, user: str, experiment: str) -> tuple[str, str]:
+    """Return the ids of a new run and a new logged model."""
+    run = group.post(user, "runs/create", experiment_id=experiment)["run"]["info"]["run_id"]
+    model = {"experiment_id": experiment, "name": "kept", "source_run_id": run}
+    return run, group.post(user, "logged-models", **model)["model"]["info"]["model_id"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from mlflow.projects._project_spec import load_project
 from tests.conftest import ROOT
 
 DEPLOY = ROOT / "deploy"
-COMPOSE = (DEPLOY / "compose" / "compose.yaml").read_text()
-LOGIN = (DEPLOY / "compose" / "compose.login.yaml").read_text()
+COMPOSE, LOGIN = (
+    yaml.safe_load((DEPLOY / "compose" / f"{name}.yaml").read_text())
+    for name in ("compose", "compose.login")
+)
 CAMPAIGN = DEPLOY / "kubernetes" / "campaign"
 MANIFESTS, OF_LOGIN = (
     list(yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text()))
@@ -34,58 +36,49 @@ VERSIONS = ("1.25", "1.31", kubernetes_validate.latest_version())
 WITH_CAPABILITIES = shutil.which("setpriv") if os.getuid() == 0 else None
 
 
-def services() -> dict[str, dict[str, Any]]:
-    results: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
-    return results
-
-
 def confined(service: str) -> list[str]:
-    """Begin a command as root with the capabilities of a service of compose."""
-    added = ",".join(f"+{name.lower()}" for name in services()[service]["cap_add"])
-    return ["setpriv", f"--bounding-set=-all,{added}", "--inh-caps=-all", "--no-new-privs"]
+    """Begin a command as root with the capabilities of a service of compose, or as any user."""
+    added = ",".join(f"+{name.lower()}" for name in COMPOSE["services"][service]["cap_add"])
+    options = [f"--bounding-set=-all,{added}", "--inh-caps=-all", "--no-new-privs"]
+    return ["setpriv", *options] if WITH_CAPABILITIES else []
 
 
 # Compose
 
 
-def test_compose_follows_its_specification() -> None:
-    PyCompose.from_yaml(COMPOSE).validate()
-    with pytest.raises(ValueError, match=r"\w"):
-        PyCompose.from_yaml(COMPOSE.replace("healthcheck:", "healthchek:", 1)).validate()
-    results = yaml.safe_load(COMPOSE)
-    for service in results["services"].values():
-        named = {volume.partition(":")[0] for volume in service.get("volumes", [])}
-        assert {name for name in named if not name.startswith(".")} <= set(results["volumes"])
-        for kind in ("secrets", "networks"):
-            assert set(service.get(kind, [])) <= set(results[kind])
-        assert set(service.get("depends_on", {})) <= set(results["services"])
-
-
 def merged(base: Any, added: Any) -> Any:
     """Merge a second file into a first one as Docker Compose does: lists are joined."""
     if isinstance(base, dict):
-        return {
-            key: merged(base[key], added[key]) if key in base and key in added else value
-            for key, value in {**base, **added}.items()
-        }
+        both = {key: merged(base[key], added[key]) for key in base.keys() & added.keys()}
+        return {**base, **added, **both}
     return [*base, *added] if isinstance(base, list) else added
 
 
-def test_login_adds_to_compose() -> None:
-    base, added = yaml.safe_load(COMPOSE), yaml.safe_load(LOGIN)
-    both = merged(base, added)
-    PyCompose.from_yaml(yaml.safe_dump(both)).validate()
-    assert both["services"]["tracking"]["secrets"][-1] == "proxy_secret"
-    for service in added["services"].values():
-        assert set(service.get("secrets", [])) <= set(added["secrets"])
-        for volume in service.get("volumes", []):
-            assert (DEPLOY / "compose" / volume.partition(":")[0]).is_file()
+@pytest.mark.parametrize("files", [(COMPOSE,), (COMPOSE, LOGIN)], ids=["alone", "with log-in"])
+def test_compose_follows_its_specification(files: tuple[dict[str, Any], ...]) -> None:
+    whole = reduce(merged, files)
+    PyCompose.from_yaml(yaml.safe_dump(whole)).validate()
+    with pytest.raises(ValueError, match=r"\w"):
+        PyCompose.from_yaml(yaml.safe_dump({**whole, "servces": {}})).validate()
+    for service in whole["services"].values():
+        sources = {volume.partition(":")[0] for volume in service.get("volumes", [])}
+        named = {source for source in sources if not source.startswith(".")}
+        assert named <= set(whole["volumes"])
+        files_of_login = {source for source in sources if "." in source[2:]}
+        assert all((DEPLOY / "compose" / source).is_file() for source in files_of_login)
+        for kind in ("secrets", "networks"):
+            assert set(service.get(kind, [])) <= set(whole[kind])
+        assert set(service.get("depends_on", {})) <= set(whole["services"])
+
+
+def test_login_gets_the_files_and_the_port_of_its_settings() -> None:
+    services = LOGIN["services"]
     settings = tomllib.loads((DEPLOY / "compose" / "oauth2-proxy.cfg").read_text())
     files = {Path(text).name for name, text in settings.items() if name.endswith("_file")}
-    assert files == set(added["services"]["login"]["secrets"])
-    assert added["services"]["proxy"]["environment"]["LOGIN"].endswith(
-        settings["http_address"].rpartition(":")[2]
-    )
+    assert files == set(services["login"]["secrets"])
+    port = settings["http_address"].rpartition(":")[2]
+    assert services["proxy"]["environment"]["LOGIN"].endswith(port)
+    assert "proxy_secret" in services["tracking"]["secrets"]
 
 
 def test_login_replaces_ingress_and_policy_of_the_server() -> None:
@@ -194,29 +187,17 @@ def test_container_project_has_all_entry_points() -> None:
 # systemd
 
 
-def verify(folder: Path, texts: dict[str, str]) -> list[str]:
-    """Return what systemd finds wrong with units, with programs and users that are there."""
-    for name, text in texts.items():
-        runnable = text.replace("/opt/evenhand/.venv/bin/python", "/bin/true")
-        (folder / name).write_text(runnable.replace("=evenhand\n", "=daemon\n"))
-    units = [str(folder / name) for name in texts]
-    command = ["systemd-analyze", "verify", "--man=no", *units]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return [line for line in done.stderr.splitlines() if str(folder) in line]
-
-
 @pytest.mark.debian(package="systemd")
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    texts = {
-        unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").glob("evenhand-*"))
-    }
-    assert verify(tmp_path, texts) == []
-    server = texts["evenhand-server.service"].replace("RestartSec=", "RestrtSec=")
-    assert verify(tmp_path, {**texts, "evenhand-server.service": server})
-
-
-def test_systemd_ends_the_workers_of_a_killed_server() -> None:
-    unit = (DEPLOY / "systemd" / "evenhand-server.service").read_text()
-    settings = dict(re.findall(r"^(KillMode|SendSIGKILL|Restart)=(.*)$", unit, re.MULTILINE))
-    assert settings == {"KillMode": "control-group", "Restart": "on-failure"}
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    unit, user = tmp_path / "evenhand-server.service", "=evenhand\n"
+    text = (DEPLOY / "systemd" / unit.name).read_text().replace(user, "=daemon\n")
+    text = text.replace("/opt/evenhand/.venv/bin/python", "/bin/true")
+    for written, is_accepted in {
+        text: True,
+        text.replace("RestartSec=", "RestrtSec="): False,
+    }.items():
+        unit.write_text(written)
+        command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert (str(tmp_path) not in done.stderr) == is_accepted, done.stderr

@@ -1,13 +1,14 @@
-"""Log-in by oauth2-proxy in front of the guard: whose header is believed, and whose is not."""
+"""Log-ins: by passwords while others guess, and by oauth2-proxy in front of the guard."""
 
 from __future__ import annotations
 
 import json
 import secrets
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from http.client import HTTPConnection
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,13 +19,16 @@ import pytest
 import requests
 import yaml
 
+from deploy.guard.connections import network
 from tests.conftest import ROOT
-from tests.deploy.group import API, PROXY_SECRET, Group
+from tests.deploy.group import API, FILES, PROXY_SECRET, Group, send
 from tests.deploy.proxy import Login, started
 
 CURRENT = f"{API}/users/current"
 USER, SECRET = "X-Auth-Request-Email", "X-Evenhand-Proxy-Secret"
 PERSON = "ada@example.org"
+PROVEN = SECRET, PROXY_SECRET
+Get = Callable[..., requests.Response]
 
 
 @pytest.fixture(scope="module")
@@ -35,56 +39,26 @@ def server(mlflow_group: Group) -> Group:
     return mlflow_group
 
 
-def send(
-    server: Group, method: str, path: str, *headers: tuple[str, str], body: bytes = b""
-) -> tuple[int, Any]:
-    """Return status and JSON of a request with exactly these headers, repeated ones too."""
-    connection = HTTPConnection(urlsplit(server.uri).netloc, timeout=30)
-    connection.putrequest(method, path)
-    for name, value in (*headers, ("Content-Length", str(len(body)))):
-        connection.putheader(name, value)
-    connection.endheaders(body)
-    answer = connection.getresponse()
-    results = answer.status, json.loads(answer.read() or b"{}")
-    connection.close()
-    return results
-
-
-def basic(server: Group, user: str) -> tuple[str, str]:
-    request = requests.Request("GET", server.uri, auth=(user, server.password(user))).prepare()
-    return "Authorization", request.headers["Authorization"]
-
-
-PROVEN = (SECRET, PROXY_SECRET)
-
-
 @pytest.mark.parametrize(
     "headers",
     [
-        [PROVEN, (USER, PERSON)],
-        [(SECRET.lower(), PROXY_SECRET), (USER.upper(), PERSON)],
+        {SECRET: PROXY_SECRET, USER: PERSON},
+        {SECRET.lower(): PROXY_SECRET, USER.upper(): PERSON},
     ],
     ids=["as written", "other case"],
 )
-def test_user_of_the_proxy_has_an_accounts_rights(
-    server: Group, headers: list[tuple[str, str]]
-) -> None:
-    status, current = send(server, "GET", CURRENT, *headers)
-    assert (status, current["user"]["username"]) == (200, PERSON)
-    named = "experiment_name=vision/captioning"
-    _, experiment = send(server, "GET", f"{API}/experiments/get-by-name?{named}", *headers)
-    content = (*headers, ("Content-Type", "application/json"))
-    body = f'{{"experiment_id": "{experiment["experiment"]["experiment_id"]}"}}'.encode()
-    assert send(server, "POST", f"{API}/runs/create", *content, body=body)[0] == 200
-    other = b'{"name": "speech/mine"}'
-    status, refused = send(server, "POST", f"{API}/experiments/create", *content, body=other)
-    assert (status, refused["reason"]) == (403, "denied")
-    status, refused = send(server, "GET", f"{API}/users/list", *headers)
-    assert (status, refused["reason"]) == (403, "denied"), "no administrator"
-    address = "/api/2.0/mlflow-artifacts/artifacts"
-    path = f"{address}/{experiment['experiment']['experiment_id']}/{'0' * 32}/artifacts/note.txt"
-    assert send(server, "PUT", path, *headers, body=b"kept")[0] == 200
-    assert send(server, "GET", f"{API}/users/list", PROVEN, (USER, "admin"))[0] == 200
+def test_user_of_the_proxy_has_an_accounts_rights(server: Group, headers: dict[str, str]) -> None:
+    ask = partial(server.ask, "", headers=headers)
+    assert ask("GET", CURRENT).json()["user"]["username"] == PERSON
+    experiment = server.experiment("vision/captioning")["experiment_id"]
+    file = f"{FILES}/{experiment}/{'0' * 32}/artifacts/note.txt"
+    assert ask("POST", "runs/create", json={"experiment_id": experiment}).status_code == 200
+    assert ask("PUT", file, data=b"kept").status_code == 200
+    created = ask("POST", "experiments/create", json={"name": "speech/mine"})
+    for refused in (created, ask("GET", "users/list")):
+        assert (refused.status_code, refused.json()["reason"]) == (403, "denied")
+    admin = {SECRET: PROXY_SECRET, USER: "admin"}
+    assert server.ask("", "GET", "users/list", headers=admin).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -115,34 +89,53 @@ def test_user_of_the_proxy_has_an_accounts_rights(
 def test_other_headers_are_refused(
     server: Group, headers: list[tuple[str, str]], status: int, reason: str
 ) -> None:
-    answer, refused = send(server, "GET", CURRENT, *headers)
-    assert (answer, refused["reason"]) == (status, reason)
-    if reason == "unknown_user":
-        assert "--action=add_user" in refused["message"]
+    answer, text = send(server, f"GET {CURRENT}", *map(": ".join, headers))
+    assert (answer, json.loads(text)["reason"]) == (status, reason)
+    assert ("--action=add_user" in text) == (reason == "unknown_user")
 
 
 def test_header_changes_nothing_for_a_password(server: Group) -> None:
-    for headers in ([(USER, "admin")], [(SECRET, "x" * 48), (USER, "admin")]):
-        status, current = send(server, "GET", CURRENT, basic(server, "alice"), *headers)
-        assert (status, current["user"]["username"]) == (200, "alice")
+    for secret in ({}, {SECRET: "x" * 48}):
+        current = server.ask("alice", "GET", CURRENT, headers={**secret, USER: "admin"})
+        assert current.json()["user"]["username"] == "alice"
 
 
 def test_log_in_sets_no_password_and_ends_with_the_account(server: Group) -> None:
-    headers = PROVEN, (USER, "gone@example.org")
-    assert server.admin(action="add_user", user=headers[1][1], team="vision").returncode == 0
+    user = "gone@example.org"
+    ask = partial(server.ask, "", headers={SECRET: PROXY_SECRET, USER: user})
+    assert server.admin(action="add_user", user=user, team="vision").returncode == 0
     for current in ("", "a guess"):
-        names = {"username": headers[1][1], "password": "chosen here", "current_password": current}
-        content, body = (*headers, ("Content-Type", "application/json")), json.dumps(names).encode()
-        path = f"{API}/users/update-password"
-        assert send(server, "PATCH", path, *content, body=body)[0] == 400
-    assert server.admin(action="remove_user", user=headers[1][1]).returncode == 0
-    assert send(server, "GET", CURRENT, *headers)[1]["reason"] == "unknown_user"
+        sent = {"username": user, "password": "chosen here", "current_password": current}
+        assert ask("PATCH", "users/update-password", json=sent).status_code == 400
+    assert server.admin(action="remove_user", user=user).returncode == 0
+    assert ask("GET", CURRENT).json()["reason"] == "unknown_user"
 
 
 def test_server_without_a_secret_believes_no_header(group: Group) -> None:
     for secret in ("", "x" * 48):
-        status, refused = send(group, "GET", CURRENT, (SECRET, secret), (USER, "alice"))
-        assert (status, refused["reason"]) == (401, "no_login")
+        refused = group.ask("", "GET", CURRENT, headers={SECRET: secret, USER: "alice"})
+        assert (refused.status_code, refused.json()["reason"]) == (401, "no_login")
+
+
+def test_guesses_are_throttled_and_refuse_no_user(tmp_path: Path) -> None:
+    """Guess for ten simulated minutes, with MLflow's own accounts and hashes."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("attacked.py"))]
+    env = {"PATH": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.rpartition("answers ")[2])
+    for user in ("alice", "admin"):
+        assert answers["first"][user] == {"200": 30}
+        guesses = answers["first"][f"guesses for {user}"]
+        assert set(guesses) == {"401", "429"}
+        assert guesses["401"] <= 100 + 6 + 10, "100 are free, 6 double the wait, then one a minute"
+    assert answers["elsewhere"] == 429, "a new address waits like any other"
+    assert answers["second"]["alice"] == {"200": 10}, "the history outlives a restart"
+    assert answers["second"]["guesses for alice"]["429"] > 0
+    assert answers["withdrawn"] == [200, 401, 200, 401], "within a minute"
+    assert answers["network"] == [401] * 20 + [429] * 4 + [401], "a network of IPv6 is one address"
+    assert network("2001:db8::1") == network("2001:db8::ffff:1") != network("2001:db8:0:1::1")
+    assert network("::ffff:192.0.2.1") == network("192.0.2.1") == "192.0.2.1"
 
 
 # nginx with compose's files, and with the manifest's
@@ -169,33 +162,20 @@ class Stand(BaseHTTPRequestHandler):
         pass
 
 
-@dataclass(frozen=True)
-class Front:
-    """Address of nginx and the certificate by which it is known."""
-
-    address: str
-    certificate: Path
-
-    def get(self, path: str, **named: Any) -> requests.Response:
-        options = {"verify": str(self.certificate), "timeout": 30, "allow_redirects": False}
-        return requests.get(f"{self.address}{path}", **options, **named)
-
-
 @pytest.fixture(scope="module", params=["compose", "kubernetes"])
-def front(server: Group, request: pytest.FixtureRequest) -> Iterator[Front]:
+def get(server: Group, request: pytest.FixtureRequest) -> Iterator[Get]:
+    """Yield a function that gets a path from nginx."""
     stand = ThreadingHTTPServer(("127.0.0.1", 0), Stand)
     Thread(target=stand.serve_forever, daemon=True).start()
     manifests = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "login.yaml").read_text())
     (text,) = (item["data"]["default.conf.template"] for item in manifests if "data" in item)
-    login = Login(
-        f"127.0.0.1:{stand.server_port}",
-        PROXY_SECRET,
-        text if request.param == "kubernetes" else "",
-    )
+    template = text if request.param == "kubernetes" else ""
+    login = Login(f"127.0.0.1:{stand.server_port}", PROXY_SECRET, template)
     folder, upstream = Path(tempfile.mkdtemp(dir="/tmp")), urlsplit(server.uri).netloc
     folder.chmod(0o755)
     with started(folder, upstream, server.proxy_port, login=login) as (address, certificate):
-        yield Front(address, certificate)
+        options: Any = {"verify": str(certificate), "timeout": 30, "allow_redirects": False}
+        yield lambda path, **named: requests.get(f"{address}{path}", **options, **named)
     stand.shutdown()
 
 
@@ -203,34 +183,34 @@ COOKIE = {"__Host-evenhand": "right"}
 
 
 @pytest.mark.debian(package="nginx-light")
-def test_cookie_is_a_log_in(front: Front) -> None:
-    page = front.get("/", cookies=COOKIE)
+def test_cookie_is_a_log_in(get: Get) -> None:
+    page = get("/", cookies=COOKIE)
     assert (page.status_code, "<title>MLflow" in page.text) == (200, True)
     for headers in ({}, {USER: "admin", SECRET: "x" * 48}, {"X_Auth_Request_Email": "admin"}):
-        current = front.get(CURRENT, cookies=COOKIE, headers=headers)
+        current = get(CURRENT, cookies=COOKIE, headers=headers)
         assert current.json()["user"]["username"] == PERSON
 
 
 @pytest.mark.debian(package="nginx-light")
-def test_page_without_a_cookie_leads_to_the_provider(front: Front) -> None:
+def test_page_without_a_cookie_leads_to_the_provider(get: Get) -> None:
     for cookies in ({}, {"__Host-evenhand": "wrong"}):
-        page = front.get("/get-artifact?path=a&run_id=b", cookies=cookies)
+        page = get("/get-artifact?path=a&run_id=b", cookies=cookies)
         assert page.status_code == 302
         place = "https://login.example.org/?then=/get-artifact?path=a&run_id=b"
         assert page.headers["Location"] == place
-        refused = front.get(f"/ajax-{CURRENT[1:]}", cookies=cookies, headers={USER: PERSON})
+        refused = get(f"/ajax-{CURRENT[1:]}", cookies=cookies, headers={USER: PERSON})
         assert (refused.status_code, refused.json()["reason"]) == (401, "no_login")
-    assert front.get("/health").text == "OK"
-    assert front.get("/ready").text == "ready\n"
-    assert front.get("/oauth2/auth", cookies=COOKIE).status_code == 404
+    assert get("/health").text == "OK"
+    assert get("/ready").text == "ready\n"
+    assert get("/oauth2/auth", cookies=COOKIE).status_code == 404
 
 
 @pytest.mark.debian(package="nginx-light")
-def test_program_with_a_password_needs_no_cookie(server: Group, front: Front) -> None:
+def test_program_with_a_password_needs_no_cookie(server: Group, get: Get) -> None:
     words = ("alice", server.password("alice"))
     for headers in ({}, {USER: "admin"}, {USER: "admin", SECRET: "x" * 48}):
-        current = front.get(CURRENT, auth=words, headers=headers)
+        current = get(CURRENT, auth=words, headers=headers)
         assert current.json()["user"]["username"] == "alice"
-    assert front.get(CURRENT, auth=words, cookies=COOKIE).json()["user"]["username"] == "alice"
-    wrong = front.get(CURRENT, auth=("alice", "a guess"), cookies=COOKIE, headers={USER: "admin"})
+    assert get(CURRENT, auth=words, cookies=COOKIE).json()["user"]["username"] == "alice"
+    wrong = get(CURRENT, auth=("alice", "a guess"), cookies=COOKIE, headers={USER: "admin"})
     assert (wrong.status_code, wrong.json()["reason"]) == (401, "no_login")
