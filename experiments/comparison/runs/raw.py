@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from experiments import metrics
 from experiments.comparison.statistics.estimates import Floats
 from tracking import tables
 from tracking.errors import ErrorCode, EvenhandError
-from tracking.records import Point
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tracking.store import Store
 
 T = TypeVar("T")
 VALUES = "values.parquet"
@@ -34,30 +35,6 @@ MAXIMUM_RUNS = 48
 # Of very many runs fewer are fetched: each costs a server several answers.
 VERY_MANY, FEWER_RUNS = 200, 24
 AT_ONCE = 8
-
-
-class Source(Protocol):
-    """Store of the files and series of runs: `tracking.store.Store`."""
-
-    def file(self, run_id: str, path: str, folder: Path) -> Path | None:
-        """Download an artifact of a run.
-
-        Args:
-            run_id: Id of the run.
-            path: Path of the artifact in the run.
-            folder: Folder that gets the file.
-
-        Returns:
-            The path of the file; None if the run has no such artifact.
-        """
-
-    def points(self, run_id: str, key: str) -> list[Point]:
-        """Return the whole history of a run's metric; empty if it has no such metric.
-
-        Args:
-            run_id: Id of the run.
-            key: Name of the metric.
-        """
 
 
 @dataclass(frozen=True)
@@ -160,29 +137,29 @@ def _shown(run: pd.Series) -> ShownRun:
 
 
 def fetch(
-    source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None
+    store: Store, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None
 ) -> list[RawRun]:
     """Fetch steps and curves of runs from a store, several at a time.
 
-    A run without step values has no phases. Errors of the source are raised.
+    A run without step values has no phases. Errors of the store are raised.
 
     Args:
         progress: Called after each run with the numbers of runs so far and of all.
     """
     fetched = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
-        for run in pool.map(lambda run: _fetch_run(source, run, Path(folder)), runs):
+        for run in pool.map(lambda run: _fetch_run(store, run, Path(folder)), runs):
             fetched.append(run)
             if progress:
                 progress(len(fetched), len(runs))
     return fetched
 
 
-def _fetch_run(source: Source, run: ShownRun, folder: Path) -> RawRun:
-    path = source.file(run.run_id, VALUES, folder)
+def _fetch_run(store: Store, run: ShownRun, folder: Path) -> RawRun:
+    path = store.file(run.run_id, VALUES, folder)
     epochs = {}
     for key in run.epochs:
-        points = sorted((point.time_ms, point.value) for point in source.points(run.run_id, key))
+        points = sorted((point.time_ms, point.value) for point in store.points(run.run_id, key))
         epochs[key] = np.array([value for _, value in points])
     return _raw_run(run, path, epochs)
 
