@@ -98,7 +98,6 @@ FIRST = (
     "tests/models/",
 )
 LAST = (
-    "tests/experiments/comparison/test_figures.py",
     "tests/experiments/test_hostile_settings.py",
     "tests/tracking/test_damage.py",
     "tests/test_docs.py",

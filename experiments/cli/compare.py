@@ -190,7 +190,7 @@ def _judge(
 ) -> tuple[ComparisonResult, list[str]]:
     """Return the answer, and the notes about runs that it does not rest on."""
     from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-    from experiments.comparison.runs import missing, names, pairing, raw, sets
+    from experiments.comparison.runs import inputs, names, pairing, raw, sets
     from experiments.comparison.runs.query import table
     from experiments.contract import ReportAddition
 
@@ -214,7 +214,7 @@ def _judge(
         ignore=settings.ignore,
         fail_if=settings.fail_if,
     )
-    missing.check(choice.table, spec.factor, spec.pair_by)
+    inputs.check_level_and_block(choice.table, spec.factor, spec.pair_by)
     if not selection.has_campaigns:
         choice = sets.choose_newest(
             choice.table,

@@ -14,7 +14,7 @@ from experiments.comparison import analyses, judgement
 from experiments.comparison.analyses import Evidence
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions
 from experiments.comparison.report import canvas, rendering, tables, wording
-from experiments.comparison.runs import inputs, missing, names, raw
+from experiments.comparison.runs import inputs, names, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
 from tracking.errors import ErrorCode, EvenhandError, UsageError
@@ -115,7 +115,7 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
         UsageError: if the call is at fault or no run can be used.
     """
     table = inputs.table(runs)
-    missing.check(table, spec.factor, spec.pair_by)
+    inputs.check_level_and_block(table, spec.factor, spec.pair_by)
     called = names.names_by_run(table)
     spec = replace(spec, baseline=called.get(spec.baseline or "", spec.baseline))
     comparison = judgement.judged(spec, table)

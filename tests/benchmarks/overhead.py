@@ -59,9 +59,11 @@ def measure_all(framework: str) -> bool:
         ]
         for phase, values in logs.items():
             values.append([float(np.log(ratios[phase])) for ratios in processes])
-            print(framework, phase, *point, estimates.exponential(estimates.mean(values[-1])))
+            print(
+                framework, phase, *point, estimates.exponential(estimates.trimmed_mean(values[-1]))
+            )
     means = {
-        phase: estimates.exponential(estimates.mean(np.mean(values, axis=0)))
+        phase: estimates.exponential(estimates.trimmed_mean(np.mean(values, axis=0)))
         for phase, values in logs.items()
     }
     for phase, mean in means.items():

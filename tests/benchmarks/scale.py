@@ -75,17 +75,11 @@ def records(cells: int, rng: np.random.Generator, samples: int = SAMPLES) -> Ite
             "synthetic": "true",
             "campaign": f"run:{campaign}",
             "framework": cell.treatment,
-        }
-        tags |= {
             "treatment": cell.treatment,
             "block": str(cell.block),
             "order_in_block": str(cell.order_in_block),
-        }
-        tags |= {
             "cell": cell.key,
-            "machine": "synthetic",
-            "environment": "synthetic",
-            "settings_hash": "synthetic",
+            **dict.fromkeys(("machine", "environment", "settings_hash"), "synthetic"),
         }
         yield RunOpened(
             run,

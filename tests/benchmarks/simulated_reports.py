@@ -12,7 +12,7 @@ from scipy import signal, special, stats
 
 from experiments.comparison.statistics import autocorrelation
 from experiments.comparison.statistics import power as statistics_power
-from experiments.comparison.statistics.autocorrelation import MeanDistribution
+from experiments.comparison.statistics.autocorrelation import Fits, MeanDistribution
 from experiments.comparison.statistics.estimates import Floats
 
 ALPHA, MARGIN, OUTCOMES = 0.05, math.log1p(0.03), 12
@@ -36,32 +36,14 @@ def judge(shifts: Floats) -> Reports:
     return _judge(autocorrelation.distributions(autocorrelation.fit(shifts)))
 
 
-@dataclass(frozen=True)
-class PlainT:
-    """Confidence distributions of plain means that take blocks for independent."""
-
-    shifts: Floats
-
-    def p_above(self, bound: float) -> Floats:
-        error = stats.sem(self.shifts, axis=-1)
-        return stats.t.sf((self.shifts.mean(axis=-1) - bound) / error, self.shifts.shape[-1] - 1)
-
-    def p_below(self, bound: float) -> Floats:
-        return 1 - self.p_above(bound)
-
-    def p(self) -> Floats:
-        return stats.ttest_1samp(self.shifts, 0, axis=-1).pvalue
-
-    def p_within(self, bound: float) -> Floats:
-        return np.maximum(self.p_above(-bound), self.p_below(bound))
-
-
 def judge_by_t(shifts: Floats) -> Reports:
-    """Judge the same by t tests that take blocks for independent."""
-    return _judge(PlainT(shifts))
+    """Judge the same by t tests of plain means, which take blocks for independent."""
+    mean, error = shifts.mean(axis=-1, keepdims=True), stats.sem(shifts, axis=-1)[..., None]
+    df = np.full(shifts.shape[:-1], shifts.shape[-1] - 1.0)
+    return _judge(MeanDistribution(Fits(np.zeros(1), mean, error, df), np.ones(1)))
 
 
-def _judge(means: MeanDistribution | PlainT) -> Reports:
+def _judge(means: MeanDistribution) -> Reports:
     different = holm(means.p()) <= ALPHA
     outside = np.minimum(means.p_above(MARGIN), means.p_below(-MARGIN)) < ALPHA / 2
     covers = np.minimum(means.p_above(0.0), means.p_below(0.0)) > ALPHA / 2

@@ -57,7 +57,7 @@ def sentences(evidence: Evidence) -> list[str]:
     """Return the expected and the actual result of each control."""
     return [
         f"Control {control.name} of {control.comparison.baseline}: expected {control.expected}. "
-        f"{wording.capitalised(result(control))}"
+        f"{wording.capitalised(result(control))}."
         for control in evidence.comparison.controls
     ]
 
@@ -110,7 +110,7 @@ def sections(evidence: Evidence) -> list[Section]:
             for finding in comparison.findings
         ]
         title = f"Control {control.name}: {tables.versus(comparison)}"
-        caption = f"Expected {control.expected}. {wording.capitalised(result(control))}"
+        caption = f"Expected {control.expected}. {wording.capitalised(result(control))}."
         notes = tables.reason_notes(comparison.findings)
         section = Section(title, caption, header, rows, True, result(control), notes=notes)
         tables_of_controls.append(section)

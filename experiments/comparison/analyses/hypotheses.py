@@ -57,22 +57,18 @@ def answered(hypotheses: Sequence[Hypothesis], comparison: Comparison) -> list[H
             HypothesisResult(hypothesis, finding) for finding in findings if finding.row.n_blocks
         ]
         if not tested:
-            causes = [*_missing_sensors(hypothesis.metric, comparison)]
+            causes = [
+                reason
+                for prefix, sensor in SENSORS.items()
+                if hypothesis.metric.removeprefix("inference/").startswith(prefix)
+                for name, reason in comparison.missing_sensors.items()
+                if name.startswith(sensor)
+            ]
             causes += [finding.row.reason for finding in findings]
             reason = next(iter(causes), "no block measured it on both sides")
             tested = [HypothesisResult(hypothesis, None, reason)]
         results += tested
     return results
-
-
-def _missing_sensors(metric: str, comparison: Comparison) -> list[str]:
-    return [
-        reason
-        for prefix, sensor in SENSORS.items()
-        if metric.removeprefix("inference/").startswith(prefix)
-        for name, reason in comparison.missing_sensors.items()
-        if name.startswith(sensor)
-    ]
 
 
 def text(result: HypothesisResult) -> str:
@@ -105,8 +101,13 @@ def cells(result: HypothesisResult) -> tuple[str, ...]:
             str(row.n_blocks),
         )
     label = outcome(hypothesis.metric).label
-    question = f"{hypothesis.question} ({hypothesis.phase}{stratum}): {label}"
-    return (hypothesis.name, question, text(result), *numbers, hypothesis.published_p)
+    return (
+        hypothesis.name,
+        f"{hypothesis.question} ({hypothesis.phase}{stratum}): {label}",
+        text(result),
+        *numbers,
+        hypothesis.published_p,
+    )
 
 
 def sentence(results: Sequence[HypothesisResult]) -> str:

@@ -98,8 +98,11 @@ def looks(evidence: Evidence) -> list[Section]:
         "level of its interval",
     )
     header: Header = ("stratum", *map(number, names))
-    hint = f"{len(rows)} looks, one error rate"
-    return [Section("Looks", LOOKS, header, rows, True, hint)] if rows else []
+    return (
+        [Section("Looks", LOOKS, header, rows, True, f"{len(rows)} looks, one error rate")]
+        if rows
+        else []
+    )
 
 
 def forest(evidence: Evidence) -> list[Drawing]:

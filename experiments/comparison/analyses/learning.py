@@ -74,8 +74,7 @@ class Agreement:
         if shift is None:
             return wording.NONE
         low, high = wording.outwards(shift.low, shift.high, decimals=3)
-        text = f"{shift.value:+.3f} ({low:+.3f} to {high:+.3f})"
-        return text.replace("-", wording.MINUS)
+        return f"{shift.value:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", wording.MINUS)
 
 
 def curves(raw: Sequence[RawRun]) -> dict[tuple[str, str], Curves]:
@@ -172,11 +171,14 @@ def figure(evidence: Evidence) -> list[Drawing]:
         partial(_panel, levels=levels, colours=colours, metric=metric, stratum=stratum)
         for (metric, stratum), levels in curves(evidence.raw).items()
     ]
-    caption = (
+    return paneled(
+        "learning",
+        "Learning curves",
         "After every epoch: the mean over blocks and, around it, from the least to the greatest "
-        f"run; {evidence.shown_runs} are shown."
+        f"run; {evidence.shown_runs} are shown.",
+        colours,
+        panels,
     )
-    return paneled("learning", "Learning curves", caption, colours, panels)
 
 
 def _panel(

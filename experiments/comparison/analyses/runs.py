@@ -22,7 +22,7 @@ from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import number
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.pairing import natural
-from experiments.comparison.runs.raw import evenly
+from experiments.comparison.runs.raw import RawRun, evenly, of_inference
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Outcome
@@ -47,6 +47,12 @@ CAPTION = (
     "difference."
 )
 
+SHARES = (0.01, 0.1, 0.5, 0.9, 0.99)
+LATENCIES = (
+    "The share of requests answered within a time; a line is a run ({runs} are shown, warm-up left "
+    "out). The vertical scale is stretched towards both ends, where the slow requests are."
+)
+
 
 def by_level(evidence: Evidence) -> list[Drawing]:
     """Return a panel for every headline and stratum, with every run of every level."""
@@ -64,8 +70,9 @@ def by_level(evidence: Evidence) -> list[Drawing]:
                     colours=evidence.colours,
                 )
             )
-    title = "Every run, those of one block joined"
-    return paneled("blocks", title, CAPTION, evidence.colours, panels)
+    return paneled(
+        "blocks", "Every run, those of one block joined", CAPTION, evidence.colours, panels
+    )
 
 
 def _headlines(comparison: Comparison) -> dict[str, Finding]:
@@ -116,6 +123,36 @@ def paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: Co
     axes.set_xticks([])
 
 
+def latencies(evidence: Evidence) -> list[Drawing]:
+    """Return the distribution of latencies, a panel for each stratum and batch size."""
+    groups: dict[tuple[str, int], list[RawRun]] = {}
+    for run in evidence.raw:
+        for size, phase in of_inference(run).items():
+            if len(phase.measured) > 1:
+                groups.setdefault((run.stratum, size), []).append(run)
+    panels = [
+        partial(
+            _latency_panel, runs=groups[key], size=key[1], colours=evidence.colours, stratum=key[0]
+        )
+        for key in sorted(groups, key=lambda key: (natural(key[0]), key[1]))
+    ]
+    caption = LATENCIES.format(runs=evidence.shown_runs)
+    return paneled("latencies", "Latency of single requests", caption, evidence.colours, panels)
+
+
+def _latency_panel(
+    axes: Axes, runs: Sequence[RawRun], size: int, colours: Colours, stratum: str
+) -> None:
+    axes.set_yscale("logit")
+    for run in runs:
+        seconds = 1_000 * of_inference(run)[size].measured
+        axes.ecdf(seconds, color=colours[run.level], linewidth=0.8, alpha=0.6, rasterized=True)
+    axes.set_ylim(0.007, 0.997)
+    axes.set_yticks(SHARES, [f"{100 * share:.0f} %" for share in SHARES])
+    axes.set_xlabel("latency, ms")
+    frame(axes, f"inference, batch {size}", stratum, "share of requests")
+
+
 def table(evidence: Evidence) -> list[Section]:
     """Return the usable runs with their value of each headline, in order of their start."""
     values = evidence.comparison.values
@@ -137,10 +174,17 @@ def table(evidence: Evidence) -> list[Section]:
         ]
         link = Cell(run, link=evidence.link(run))
         rows.append((link, value.level, value.group, value.block, *cells))
-    caption = "In the order in which they began."
-    hint = f"{len(rows):,} runs"
-    title = "Every run that counts"
-    return [Section(title, caption, header, rows, folded=True, hint=hint, on_page_only=True)]
+    return [
+        Section(
+            "Every run that counts",
+            "In the order in which they began.",
+            header,
+            rows,
+            folded=True,
+            hint=f"{len(rows):,} runs",
+            on_page_only=True,
+        )
+    ]
 
 
 def eager_warnings(environment: Mapping[str, Mapping[str, str]]) -> list[ComparisonWarning]:

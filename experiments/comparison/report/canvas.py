@@ -153,28 +153,20 @@ def paneled(
     legend_inches = 0.2 + 0.18 * math.ceil(len(labels) / entries)
 
     def paint(canvas: Canvas) -> None:
+        from matplotlib.lines import Line2D
+
         for place, panel in enumerate(shown, 1):
             panel(canvas.add_subplot(rows, columns, place))
-        _legend(canvas, labels, list(colours.values()), entries)
+        handles = [
+            Line2D([], [], marker="o", linestyle="", markersize=5, color=colour)
+            for colour in colours.values()
+        ]
+        canvas.legend(
+            handles, labels, loc="outside upper left", ncols=entries, frameon=False, fontsize=8
+        )
 
     height = legend_inches + panel_inches * rows
     return [Drawing(name, title, caption, height, paint, width)] if panels else []
-
-
-def _legend(canvas: Canvas, labels: Sequence[str], colours: Sequence[str], entries: int) -> None:
-    from matplotlib.lines import Line2D
-
-    canvas.legend(
-        handles=[
-            Line2D([], [], marker="o", linestyle="", markersize=5, color=colour)
-            for colour in colours
-        ],
-        labels=labels,
-        loc="outside upper left",
-        ncols=entries,
-        frameon=False,
-        fontsize=8,
-    )
 
 
 def frame(axes: Axes, title: str, stratum: str, unit: str) -> None:

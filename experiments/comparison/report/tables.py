@@ -80,13 +80,16 @@ def versus(comparison: Comparison) -> str:
 
 
 def verdicts(comparison: Comparison) -> Section:
-    """Return a row for each finding, with headings for strata and families."""
-    if comparison.smoke:
-        return _measured(comparison)
+    """Return a row for each finding, with headings for strata and families.
+
+    Of a smoke test only the values of both sides.
+    """
+    smoke = comparison.smoke
     findings = [
         finding
         for finding in comparison.findings
         if finding.row.metric not in comparison.unmeasurable
+        and (finding.a_value is not None or not smoke)
     ]
     bases = {finding.row.a for finding in findings} or {comparison.baseline}
     several = len({(finding.row.a, finding.row.b) for finding in findings}) > 1
@@ -95,7 +98,7 @@ def verdicts(comparison: Comparison) -> Section:
         "value" if several else comparison.levels[1],
     )
     header: Header = (
-        *("outcome", *([comparison.factor] if several else []), *map(number, sides), *EFFECT),
+        *("outcome", *([comparison.factor] * several), *map(number, sides), *EFFECT),
         *(number("p (Holm)"), number("smallest detectable effect", in_terminal=False)),
         number("blocks"),
     )
@@ -108,15 +111,16 @@ def verdicts(comparison: Comparison) -> Section:
             heading = group
             rows.append(heading)
         level = row.b if row.a == comparison.baseline else f"{row.b} against {row.a}"
-        rows.append(
-            (
-                *(finding.outcome.label, *([level] if several else []), *values(finding)),
-                *effect(finding, with_reason=not same_reason),
-                wording.p_value(row.p_holm),
-                wording.amount(row.minimum_in_family, finding),
-                str(row.n_blocks),
-            )
+        judged = (
+            *effect(finding, with_reason=not same_reason),
+            wording.p_value(row.p_holm),
+            wording.amount(row.minimum_in_family, finding),
+            str(row.n_blocks),
         )
+        label = (finding.outcome.label, *([level] * several))
+        rows.append((*label, *values(finding), *(("",) * len(judged) if smoke else judged)))
+    if smoke:
+        return Section("Measured values", "", header, rows)
     caption = CAPTION.format(baseline=wording.level_name(comparison.baseline, comparison.factor))
     notes = reason_notes(findings)
     if same_reason and notes:
@@ -153,19 +157,6 @@ def all_verdicts(comparison: Comparison) -> list[Section]:
     section = verdicts(comparison)
     count = len([line for line in section.rows if not isinstance(line, str)])
     return [replace(section, title="All verdicts", folded=True, hint=f"{count:,} rows")]
-
-
-def _measured(comparison: Comparison) -> Section:
-    """Return the values of both sides, without verdicts."""
-    several = len(comparison.levels) > 2
-    sides = ("baseline", "value") if several else comparison.levels
-    header: Header = ("outcome", *([comparison.factor] * several), *map(number, sides))
-    rows = [
-        (wording.describe_outcome(finding), *([finding.row.b] * several), *values(finding))
-        for finding in comparison.findings
-        if finding.a_value is not None
-    ]
-    return Section("Measured values", "", header, rows)
 
 
 def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, ...]:

@@ -17,9 +17,8 @@ from decimal import (
 )
 
 from experiments.comparison.runs.pairing import NAMED, FailedRuns
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, NoEstimate
+from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
-from experiments.comparison.verdicts.strata import MINIMUM_STRATA
 from experiments.metrics import Outcome, is_quality, place
 
 DASH, MINUS, NONE = "–", "−", "—"
@@ -27,13 +26,24 @@ NO_VERDICT_OF_SMOKE = "Smoke test: no verdict."
 # An effect whose digits show no difference; only a verdict calls sides equal.
 ABOUT_EQUAL, NO_DIRECTION = "about equal", "no clear direction"
 WITHOUT_EFFECT = (Decision.TOO_FEW, Decision.NOT_COMPARABLE)
+# Clause on a decision, of b against the baseline a.
+CLAUSES = {
+    Decision.DIFFERENT: "{than}",
+    Decision.SIZE_OPEN: "{than}; whether by more than {margin} is open",
+    Decision.WITHIN_MARGIN: "{than}, less than the margin of {margin}",
+    Decision.CONSTANT: "{than}, less than the margin of {margin}",
+    Decision.OPEN: "not settled: {than}",
+    Decision.IDENTICAL: "{outcome}: identical in {b} and {a}",
+    Decision.EQUIVALENT: "{outcome}: no difference of {margin} or more between {b} and {a}",
+    Decision.NOT_COMPARABLE: "{outcome} of {b} and {a}: not comparable; {reason}",
+    Decision.TOO_FEW: "{outcome} of {b} and {a}: no verdict; {reason}",
+}
+SHARED = (*WITHOUT_EFFECT, Decision.IDENTICAL, Decision.EQUIVALENT)
 MINIMUM_P = 1e-4
 # Largest detectable effect, as a share, that is printed as a number.
 MAXIMUM_SHARE = 9.0
 # Ratio of an interval's ends from which both have two significant digits.
 WIDE = 10.0
-# Ratio from which an amount is so many times as much, instead of so many percent more.
-TIMES = 2.0
 # Unit -> least value, factor and name of the units that it is shown in.
 _SCALES = {
     "s": (
@@ -70,6 +80,13 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
 
 
+def _round(value: float, rule: str, *, digits: int = 3, decimals: int | None = None) -> Decimal:
+    exact = Decimal(f"{value:.12g}")  # 1.1 stays 1.1, whatever its last bits
+    if decimals is None or not exact.is_finite():
+        return Context(digits, rule).plus(exact)
+    return exact.quantize(Decimal(1).scaleb(-decimals), rule, Context(60))
+
+
 def outwards(
     low: float, high: float, *, digits: int = 3, decimals: int | None = None
 ) -> tuple[float, float]:
@@ -79,16 +96,9 @@ def outwards(
         digits: significant digits.
         decimals: digits after the point, instead of significant ones.
     """
-
-    def rounded(value: float, rule: str) -> float:
-        if not math.isfinite(value):
-            return value
-        exact = Decimal(f"{value:.12g}")  # 1.1 stays 1.1, whatever its last bits
-        if decimals is None:
-            return float(Context(digits, rule).plus(exact))
-        return float(exact.quantize(Decimal(1).scaleb(-decimals), rule, Context(60))) + 0.0
-
-    return rounded(low, ROUND_FLOOR), rounded(high, ROUND_CEILING)
+    below = _round(low, ROUND_FLOOR, digits=digits, decimals=decimals)
+    above = _round(high, ROUND_CEILING, digits=digits, decimals=decimals)
+    return float(below) + 0.0, float(above) + 0.0
 
 
 def quantity(value: float | None, outcome: Outcome) -> str:
@@ -128,14 +138,13 @@ def amount(value: float | None, finding: Finding) -> str:
 def smallest_detectable(comparison: Comparison) -> str:
     """Return the smallest effects for which the blocks suffice; empty without a test."""
     tested = [finding for finding in headlines(comparison) if finding.row.minimum_for_verdict]
-    greatest: dict[str, Finding] = {}
-    for finding in sorted(tested, key=lambda finding: finding.row.minimum_for_verdict or 0.0):
-        greatest[finding.outcome.label] = finding
-    parts = [
-        f"{amount(finding.row.minimum_for_verdict, finding)} in {label}"
-        for label, finding in greatest.items()
-    ]
-    return f"{joined(parts)} lead to a verdict (80 % power)" if parts else ""
+    ascending = sorted(tested, key=lambda finding: finding.row.minimum_for_verdict or 0.0)
+    greatest = {
+        finding.outcome.label: amount(finding.row.minimum_for_verdict, finding)
+        for finding in ascending
+    }
+    parts = [f"{size} in {label}" for label, size in greatest.items()]
+    return f"effects of {joined(parts)} lead to a verdict (80 % power)" if parts else ""
 
 
 def _unit(finding: Finding) -> str:
@@ -145,11 +154,6 @@ def _unit(finding: Finding) -> str:
 def _with_unit(size: str, finding: Finding) -> str:
     unit = _unit(finding)
     return f"{size} {unit.removesuffix('s') if size == '1' else unit}".rstrip()
-
-
-def interval(finding: Finding) -> str:
-    """Return the interval of `estimate`; empty if it never varied."""
-    return _interval(finding, finding.row.ci_low, finding.row.ci_high)
 
 
 def effect(finding: Finding) -> str:
@@ -172,19 +176,17 @@ def _directed(value: float, finding: Finding, rule: str = ROUND_HALF_EVEN) -> st
     row, outcome = finding.row, finding.outcome
     greater = value > (1 if row.kind == "ratio" else 0)
     word = _words(outcome)[greater]
-    if row.kind == "difference":
-        size = _rounded(abs(value), _decimals(finding), rule)
-        return f"{_with_unit(size, finding)} {word}" if _is_shown(size) else ""
-    if outcome.is_speed:
+    if row.kind == "ratio" and outcome.is_speed:
         size = _ratio(max(value, 1 / value) if value else math.inf, finding, rule)
         return f"{size}× {word}" if re.fullmatch(r"1(\.0+)?", size) is None else ""
-    if value >= TIMES and rule == ROUND_HALF_EVEN:
-        amount = "as much" if word == "more" else "as high"
-        return f"{_ratio(value, finding)} times {amount}"
-    size = _rounded(100 * abs(value - 1), _decimals(finding), rule)
-    if not greater and float(size.replace(",", "")) >= 100:
-        size = "over 99"
-    return f"{size} % {word}" if _is_shown(size) else ""
+    change = 100 * abs(value - 1) if row.kind == "ratio" else abs(value)
+    size = _rounded(change, _decimals(finding), rule)
+    if not size.strip("0."):
+        return ""
+    if row.kind == "difference":
+        return f"{_with_unit(size, finding)} {word}"
+    is_all = not greater and float(size) >= 100
+    return f"{'over 99' if is_all else size} % {word}"
 
 
 def _words(outcome: Outcome) -> tuple[str, str]:
@@ -192,72 +194,55 @@ def _words(outcome: Outcome) -> tuple[str, str]:
     return ("less", "more") if outcome.unit in ("bytes", "J") else outcome.words
 
 
-def _is_shown(size: str) -> bool:
-    return bool(size.strip("0."))
-
-
 def _rounded(value: float, decimals: int, rule: str = ROUND_HALF_EVEN) -> str:
-    if not math.isfinite(value):
-        return "∞"
-    exact = Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-decimals), rule, Context(60))
-    return f"{exact:,}"
+    return f"{_round(value, rule, decimals=decimals):,}" if math.isfinite(value) else "∞"
+
+
+def interval(finding: Finding) -> str:
+    """Return the interval of a ratio as it is; empty if it never varied."""
+    return _interval(finding, finding.row.ci_low, finding.row.ci_high)
 
 
 def effect_interval(finding: Finding) -> str:
-    """Return the interval of `effect`; signed or with both directions if it holds no effect."""
+    """Return the interval of `effect`: of speeds turned, or with both directions; else signed."""
     row, turned = finding.row, finding.times
     low, high = row.ci_low, row.ci_high
-    if turned is None or low is None or high is None or finding.never_varied or low == high:
-        return interval(finding)
-    crosses = low < 1 < high
-    if finding.outcome.is_speed:
-        if crosses:
-            return " to ".join(_directed(end, finding, ROUND_UP) for end in (low, high))
-        return _interval(finding, turned.low, turned.high)
-    if (row.estimate or 0) >= TIMES and low >= 1:
-        return f"{_interval(finding, low, high)} times"
-    decimals, shares = _decimals(finding), (100 * (low - 1), 100 * (high - 1))
-    if not crosses and high <= 1:
-        shares = (-shares[1], -shares[0])
-    ends = outwards(*shares, decimals=decimals)
-    if crosses:
-        return f"{' to '.join(_signed(end, decimals) for end in ends)} %"
-    return f"{DASH.join(_rounded(end, decimals) for end in ends)} %"
+    if turned is None or not finding.outcome.is_speed or low is None or high is None:
+        return _interval(finding, low, high)
+    if low < 1 < high:
+        return " to ".join(_directed(end, finding, ROUND_UP) for end in (low, high))
+    return _interval(finding, turned.low, turned.high)
 
 
 def _interval(finding: Finding, low: float | None, high: float | None) -> str:
-    row = finding.row
+    row, decimals, unit = finding.row, _decimals(finding), _unit(finding)
     if finding.never_varied or row.estimate is None:
         return ""
     if low is None or high is None:
         return "unbounded"
     if low == high:
         return "no spread"
-    if row.kind == "ratio":
+    if row.kind == "ratio" and finding.outcome.is_speed:
         return DASH.join(_ratio(end, finding) for end in outwards(low, high, **_precision(finding)))
-    decimals = _decimals(finding)
+    if row.kind == "ratio":
+        low, high, unit = 100 * (low - 1), 100 * (high - 1), "%"
     ends = outwards(low, high, decimals=decimals)
-    return f"{' to '.join(_signed(end, decimals) for end in ends)} {_unit(finding)}".rstrip()
+    return f"{' to '.join(_signed(end, decimals) for end in ends)} {unit}".rstrip()
 
 
 def _ratio(value: float, finding: Finding, rule: str = ROUND_HALF_EVEN) -> str:
-    if not math.isfinite(value):
-        return "∞"
     precision = _precision(finding)
-    if "digits" in precision:
-        exact = Context(2, rule).plus(Decimal(f"{value:.12g}"))
-        return number(float(exact), 2)
-    return _rounded(value, precision["decimals"], rule)
+    if "decimals" in precision or not math.isfinite(value):
+        return _rounded(value, precision.get("decimals", 0), rule)
+    return number(float(_round(value, rule, **precision)), precision["digits"])
 
 
 def _precision(finding: Finding) -> dict[str, int]:
     """Return the digits or decimals that a ratio's interval carries; three digits without one."""
-    row, turned = finding.row, finding.times
-    if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
-        size = turned.value if turned else row.estimate or 1.0
-        return {"decimals": max(0, 2 - math.floor(math.log10(abs(size))))}
-    if turned is None:
-        return {"decimals": _decimals(finding)}
+    turned, width = finding.times, finding.width
+    assert turned is not None
+    if width is None:
+        return {"decimals": max(0, 2 - math.floor(math.log10(turned.value)))}
     if turned.high > WIDE * turned.low:
         return {"digits": 2}
     least = sum(turned.value < limit for limit in (2, 10))
@@ -267,13 +252,13 @@ def _precision(finding: Finding) -> dict[str, int]:
 
 def _decimals(finding: Finding) -> int:
     """Return the decimals of a difference, or of a ratio's change in percent."""
-    row, is_ratio = finding.row, finding.row.kind == "ratio"
-    shown = 100 * ((row.estimate or 1.0) - 1) if is_ratio else row.estimate or 1.0
-    if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
-        digits, size = 2 if is_ratio else 3, abs(shown) or 1.0
-        return min(12, max(0, digits - 1 - math.floor(math.log10(size))))
-    width = (row.ci_high - row.ci_low) * (100 if is_ratio else 1)
-    return min(12, max(0, (0 if is_ratio else 1) - math.floor(math.log10(width))))
+    factor, base = (100, 1.0) if finding.row.kind == "ratio" else (1, 0.0)
+    digits, size = 1, factor * abs((finding.row.estimate or 1.0) - base) or 1.0
+    if finding.width is not None:
+        digits, size = 2 - (factor > 1), factor * finding.width
+    elif factor == 1:
+        digits = 3
+    return min(12, max(0, digits - 1 - math.floor(math.log10(size))))
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -291,129 +276,76 @@ def blocks(count: int) -> str:
 
 def sentence(finding: Finding) -> str:
     """Return a finding as a sentence with its interval and blocks, or strata."""
-    row, across = finding.row, finding.across
-    has_effect = finding.decision not in WITHOUT_EFFECT
-    bounds = effect_interval(finding) if has_effect else ""
-    basis = [f"95 % CI {bounds}"] if bounds else []
-    if across and has_effect:
-        basis.append(f"{len(across.names)} strata")
-        share = across.i_squared_percent
-        basis += [] if share is None else [f"heterogeneity I² {share:.0f} %"]
-    elif row.n_blocks and not (across or finding.missing_blocks):
-        basis.append(blocks(row.n_blocks))
-    details = f" ({', '.join(basis)})" if basis else ""
-    return f"{begin(clause(finding), finding)}{details}."
+    row, across, details = finding.row, finding.across, list[str]()
+    if finding.decision not in WITHOUT_EFFECT:
+        bounds = effect_interval(finding)
+        details += [f"95 % CI {bounds}"] if bounds else []
+        details.append(f"{len(across.names)} strata" if across else blocks(row.n_blocks))
+        if across and across.i_squared_percent is not None:
+            details.append(f"heterogeneity I² {across.i_squared_percent:.0f} %")
+    basis = f" ({', '.join(details)})" if details else ""
+    return f"{capitalised(clause(finding), names(finding)[1])}{basis}."
 
 
-def clause(finding: Finding) -> str:
-    """Return a finding as a clause to be read aloud, of b against the baseline a."""
-    row, margin = finding.row, amount(finding.row.margin, finding)
-    match finding.decision:
-        case Decision.OPEN:
-            text = f"not settled: {_than(finding, 'about ')}"
-        case Decision.SIZE_OPEN:
-            text = f"{_than(finding)}; whether by more than {margin} is open"
-        case Decision.WITHIN_MARGIN | Decision.CONSTANT:
-            text = f"{_than(finding)}, less than the margin of {margin}"
-        case Decision.DIFFERENT:
-            text = _than(finding)
-        case _:
-            text = _without_effect([finding])
-    text += tail(finding)
+def clause(finding: Finding, labels: str = "") -> str:
+    """Return a finding as a clause to be read aloud, of b against the baseline a.
+
+    Args:
+        labels: outcomes that share the clause, instead of the finding's.
+    """
+    row, (a, b) = finding.row, names(finding)
+    text = CLAUSES[finding.decision].format(
+        than=_than(finding),
+        margin=amount(row.margin, finding),
+        outcome=labels or finding.outcome.label,
+        a=a,
+        b=b,
+        reason=row.reason,
+    )
+    if _has_slow_runs(finding):
+        counts = f"{row.slow_runs_b} of {row.n_blocks} runs of {b} were slow"
+        text += f", but {counts}, {row.slow_runs_a} of {a}"
     return f"{text} [{row.stratum}]" if row.stratum else text
 
 
-def tail(finding: Finding) -> str:
-    """Return the slow runs of both sides as the end of a clause, if one side has more of them."""
-    row, (a, b) = finding.row, names(finding)
-    if row.slow_runs_p is None or row.slow_runs_p > ALPHA:
-        return ""
-    return (
-        f", but {row.slow_runs_b} of {row.n_blocks} runs of {b} were slow, {row.slow_runs_a} of {a}"
-    )
+def _has_slow_runs(finding: Finding) -> bool:
+    p = finding.row.slow_runs_p
+    return p is not None and p <= ALPHA
 
 
 def failed_runs(failure: FailedRuns, factor: str) -> str:
     """Return `flaky failed in 8 of 16 runs: exit code 1`."""
-    name, reason = (
-        level_name(failure.level, factor),
-        f": {failure.reason}" if failure.reason else "",
-    )
-    return f"{name} failed in {failure.failed} of {failure.runs} runs{reason}"
+    reason = f": {failure.reason}" if failure.reason else ""
+    counts = f"{failure.failed} of {failure.runs} runs"
+    return f"{level_name(failure.level, factor)} failed in {counts}{reason}"
 
 
 def clauses(findings: Sequence[Finding]) -> list[str]:
-    """Return clauses in which outcomes of one kind and pair of levels share their words."""
+    """Return the clauses of findings; outcomes without a size and of one reason share theirs."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
-        row, key = finding.row, finding.decision.value
-        if finding.decision is Decision.DIFFERENT:
-            key = "verb" if finding.outcome.verb and effect(finding) != ABOUT_EQUAL else ""
-        if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN) or tail(finding):
-            key = ""
-        same = row.reason if finding.decision in WITHOUT_EFFECT else row.margin
-        pair = (row.a, row.b, row.stratum, key, same)
-        groups.setdefault(pair if key else id(finding), []).append(finding)
-    return [_merged(group) for group in groups.values()]
+        row, decision = finding.row, finding.decision
+        same = row.reason if decision in WITHOUT_EFFECT else row.margin
+        key = (row.a, row.b, row.stratum, decision, same)
+        is_shared = decision in SHARED and not _has_slow_runs(finding)
+        groups.setdefault(key if is_shared else id(finding), []).append(finding)
+    return [clause(group[0], joined(labels(group))) for group in groups.values()]
 
 
-def _merged(group: Sequence[Finding]) -> str:
-    first, *others = group
-    if not others:
-        return clause(first)
-    if first.decision is Decision.DIFFERENT:
-        a, b = names(first)
-        predicates = [f"{finding.outcome.verb} {effect(finding)}" for finding in group]
-        predicates[0] += f" than {a}"
-        text = f"{b} {joined(predicates)}"
-    elif first.decision in (Decision.WITHIN_MARGIN, Decision.CONSTANT):
-        return "; ".join(map(clause, group))
-    else:
-        text = _without_effect(group)
-    return f"{text} [{first.row.stratum}]" if first.row.stratum else text
+def labels(findings: Iterable[Finding]) -> list[str]:
+    """Return the outcomes of findings, each once."""
+    return list(dict.fromkeys(finding.outcome.label for finding in findings))
 
 
-def _without_effect(group: Sequence[Finding]) -> str:
-    """Return a clause on outcomes of one pair of levels that names no size."""
-    first = group[0]
-    row, (a, b) = first.row, names(first)
-    labels = joined(list(dict.fromkeys(finding.outcome.label for finding in group)))
-    match first.decision:
-        case Decision.IDENTICAL:
-            return f"{labels}: identical in {b} and {a}"
-        case Decision.EQUIVALENT:
-            margin = amount(row.margin, first)
-            return f"{labels}: no difference of {margin} or more between {b} and {a}"
-        case Decision.NOT_COMPARABLE:
-            return f"{labels} of {b} and {a}: not comparable; {row.reason}"
-    return f"{labels} of {b} and {a}: no verdict{_why(first)}"
-
-
-def _why(finding: Finding) -> str:
-    """Return the end of a clause without a verdict."""
-    row, across = finding.row, finding.across
-    if finding.missing_blocks:
-        return f" after {blocks(row.n_blocks)}; at least {MINIMUM_BLOCKS} are needed"
-    if across and row.no_estimate == NoEstimate.TOO_FEW_STRATA and not finding.busy:
-        return f" from {len(across.names)} strata; at least {MINIMUM_STRATA} are needed"
-    return f"; {row.reason}"
-
-
-def _than(finding: Finding, about: str = "") -> str:
-    """Return `TensorFlow trains 1.42× faster than PyTorch`; about: before the size."""
-    label, text, (a, b) = finding.outcome.label, effect(finding), names(finding)
-    if text in (ABOUT_EQUAL, NO_DIRECTION):
-        return f"{label}: {text} in {b} and {a}"
-    conjunction = "as" if text.endswith((" as much", " as high")) else "than"
-    return f"{_subject(finding)} {about}{text} {conjunction} {a}"
-
-
-def _subject(finding: Finding) -> str:
-    """Return `TensorFlow trains` or `peak process memory: TensorFlow uses`."""
-    outcome, (_, b) = finding.outcome, names(finding)
-    if outcome.verb:
-        return f"{b} {outcome.verb}"
-    return f"{outcome.label}: {b} {'uses' if _words(outcome)[0] == 'less' else 'is'}"
+def _than(finding: Finding) -> str:
+    """Return `TensorFlow trains 1.42× faster than PyTorch`."""
+    outcome, text, (a, b) = finding.outcome, effect(finding), names(finding)
+    if text in (ABOUT_EQUAL, NO_DIRECTION, NONE):
+        return f"{outcome.label}: {text} in {b} and {a}"
+    verb = "uses" if _words(outcome)[0] == "less" else "is"
+    subject = f"{b} {outcome.verb}" if outcome.verb else f"{outcome.label}: {b} {verb}"
+    about = "about " if finding.decision is Decision.OPEN else ""
+    return f"{subject} {about}{text} than {a}"
 
 
 def names(finding: Finding) -> tuple[str, str]:
@@ -428,16 +360,10 @@ def describe_outcome(finding: Finding) -> str:
     return f"{label} [{stratum}]" if stratum else label
 
 
-def capitalised(text: str) -> str:
-    """Return a clause as a sentence; the name of a metric, such as `step_ms`, stays as it is."""
-    is_name = re.match(r"\w*[_/]", text)
-    return f"{text if is_name else text[:1].upper() + text[1:]}."
-
-
-def begin(text: str, finding: Finding) -> str:
-    """Return a text that begins a sentence; the name of a level stays as it is."""
-    is_name = text.startswith(names(finding)[1])
-    return text if is_name else capitalised(text)[:-1]
+def capitalised(text: str, level: str = "") -> str:
+    """Return a text that begins a sentence; a name, as of the level or `step_ms`, stays."""
+    is_name = re.match(r"\w*[_/]", text) or (level and text.startswith(level))
+    return text if is_name else text[:1].upper() + text[1:]
 
 
 # Library names as their makers write them; another framework's name stands as it is.
@@ -471,7 +397,7 @@ def headlines(comparison: Comparison) -> list[Finding]:
     results: list[Finding] = []
     for group in grouped(comparison.findings).values():
         best: dict[str, Finding] = {}
-        for finding in sorted(group, key=lambda finding: (finding.outcome.headline or ("", 0))[1]):
+        for finding in sorted(group, key=rank):
             if finding.outcome.headline and is_meaningful(finding, comparison):
                 best.setdefault(finding.outcome.headline[0], finding)
         first = sorted(best.values(), key=lambda finding: place(finding.row.metric))
@@ -480,6 +406,11 @@ def headlines(comparison: Comparison) -> list[Finding]:
             first = [finding for finding in group if finding.primary]
         results += first
     return results
+
+
+def rank(finding: Finding) -> int:
+    """Return the place of a metric among those that answer its question."""
+    return (finding.outcome.headline or ("", 9))[1]
 
 
 def is_meaningful(finding: Finding, comparison: Comparison) -> bool:
@@ -502,7 +433,7 @@ def sentences(comparison: Comparison) -> list[str]:
     rest = [finding for finding in chosen if finding not in open_ones]
     ordered = sorted(rest, key=lambda finding: not finding.judged)
     lines = list(map(sentence, [*summaries_of(chosen, comparison), *ordered]))
-    return [*lines, *map(capitalised, clauses(open_ones))]
+    return [*lines, *(f"{capitalised(text)}." for text in clauses(open_ones))]
 
 
 def _nothing_to_judge(comparison: Comparison) -> str:
@@ -511,8 +442,7 @@ def _nothing_to_judge(comparison: Comparison) -> str:
         return f"no usable run has a metric to compare ({missing})"
     counts = Counter(exclusion.reason for exclusion in comparison.excluded if not exclusion.metric)
     parts = [f"{reason} ({counted(count, 'run')})" for reason, count in counts.most_common(NAMED)]
-    text = "; ".join(parts)
-    return f"no run can be used. {text[:1].upper()}{text[1:]}" if parts else "no run can be used"
+    return ". ".join(filter(None, ("no run can be used", capitalised("; ".join(parts)))))
 
 
 def summaries_of(findings: Sequence[Finding], comparison: Comparison) -> list[Finding]:

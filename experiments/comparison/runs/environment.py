@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -121,17 +120,11 @@ def block_seconds(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
     return float(np.median(seconds)) if len(seconds) else None
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Time of runs: UTC days, and the seconds from first start to last end of all campaigns."""
 
-    first: datetime.date
-    last: datetime.date
+    days: str
     seconds: float
-
-    @property
-    def days(self) -> str:
-        return f"{self.first}" + (f" to {self.last}" if self.last > self.first else "")
 
 
 def span(table: pd.DataFrame) -> Span | None:
@@ -152,7 +145,7 @@ def span(table: pd.DataFrame) -> Span | None:
         datetime.datetime.fromtimestamp(float(ms) / 1_000, datetime.UTC).date()
         for ms in (times["start_ms"].min(), times["end_ms"].max())
     )
-    return Span(first, last, seconds)
+    return Span(f"{first}" + (f" to {last}" if last > first else ""), seconds)
 
 
 def _finished(table: pd.DataFrame) -> pd.DataFrame:
@@ -275,8 +268,7 @@ def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
         where = "inside every block there is one"
         if mixed:
             where = f"inside {mixed} of {len(inside)} blocks there are several"
-        text = f"The runs come from {count} {name}; {where}."
-        lines.append(ComparisonWarning(code, text))
+        lines.append(ComparisonWarning(code, f"The runs come from {count} {name}; {where}."))
     return tuple(dict.fromkeys(lines))
 
 
@@ -294,14 +286,16 @@ def warnings_of_others(
     others = frame[frame["kind"].isna()]
     is_recorded = pairing.as_text(others["machine"]) != ""
     if timed and not is_recorded.all():
-        text = (
+        yield ComparisonWarning(
+            WarningCode.MACHINE_UNKNOWN,
             f"The machine of {(~is_recorded).sum()} of {len(frame)} runs was not recorded: whether "
             "all runs were measured on the same one is not known. Runs record it if evenhand is "
-            "installed in their environment."
+            "installed in their environment.",
         )
-        yield ComparisonWarning(WarningCode.MACHINE_UNKNOWN, text)
     columns = [name for name in frame.columns if str(name).startswith(SOFTWARE)]
     rest = [name for name in sorted(columns) if name not in expected]
     if differing := pairing.varying(others[is_recorded], rest):
-        text = f"Versions of packages, inherited variables or usable CPUs differ: {differing}."
-        yield ComparisonWarning(WarningCode.MIXED_ENVIRONMENTS, text)
+        yield ComparisonWarning(
+            WarningCode.MIXED_ENVIRONMENTS,
+            f"Versions of packages, inherited variables or usable CPUs differ: {differing}.",
+        )

@@ -138,11 +138,13 @@ def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
         if combine(strata).p < UNBALANCED:
             leaning = strata
         if leaning:
-            text = (
-                f"The order is not balanced: {combine(leaning).first}; "
-                "the order may explain part of a difference."
+            lines.append(
+                ComparisonWarning(
+                    WarningCode.UNBALANCED_ORDER,
+                    f"The order is not balanced: {combine(leaning).first}; "
+                    "the order may explain part of a difference.",
+                )
             )
-            lines.append(ComparisonWarning(WarningCode.UNBALANCED_ORDER, text))
         blocks = [
             f"{block} [{order.stratum}]" if order.stratum else block
             for order in strata
@@ -150,10 +152,13 @@ def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
         ]
         if blocks:
             more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
-            text = (
-                f"The runs of {a} and {b} did not run side by side in {len(blocks)} "
-                f"block{'' if len(blocks) == 1 else 's'} ({', '.join(blocks[:NAMED])}{more}): up "
-                f"to {duration(max(order.longest_ms for order in strata))} lie between them."
+            lines.append(
+                ComparisonWarning(
+                    WarningCode.NOT_SIDE_BY_SIDE,
+                    f"The runs of {a} and {b} did not run side by side in {len(blocks)} "
+                    f"block{'' if len(blocks) == 1 else 's'} ({', '.join(blocks[:NAMED])}{more}): "
+                    f"up to {duration(max(order.longest_ms for order in strata))} lie between "
+                    "them.",
+                )
             )
-            lines.append(ComparisonWarning(WarningCode.NOT_SIDE_BY_SIDE, text))
     return lines

@@ -431,37 +431,41 @@ def find_mismatch(
     columns = settings_of(frame, factor, (), allowed_to_differ)
     autologged = expected_differences.autologged(frame, columns)
     if differing := varying(frame, [name for name in columns if name not in autologged]):
-        text = (
+        return Incomparability(
+            Mismatch.SETTINGS,
             f"settings differ apart from {factor}: {differing}; select one, name it in strata, or "
-            "let it differ (ignore)"
+            "let it differ (ignore)",
         )
-        return Incomparability(Mismatch.SETTINGS, text)
     if plain_name(factor) == "framework" and (differing := varying(frame, ["settings_hash"])):
-        text = f"settings differ apart from {factor}: {differing}; select one campaign"
-        return Incomparability(Mismatch.SETTINGS, text)
+        return Incomparability(
+            Mismatch.SETTINGS,
+            f"settings differ apart from {factor}: {differing}; select one campaign",
+        )
     is_compared = "machine" in frame and "machine" not in by_nature
     recorded = frame[as_text(frame["machine"]) != ""] if is_compared else frame
     if is_compared and varying(recorded, ["machine"]):
         differing = varying(recorded, ["machine", *expected_differences.HARDWARE])
-        text = f"runs of several machines are not pooled: {differing}; name it in strata"
-        return Incomparability(Mismatch.MACHINES, text)
+        return Incomparability(
+            Mismatch.MACHINES,
+            f"runs of several machines are not pooled: {differing}; name it in strata",
+        )
     hardware = expected_differences.versions_and_hardware(factor, frame.columns)
     rest = [column for column in hardware if plain_name(column) not in allowed_to_differ]
     differing = varying(frame, rest)
     for _, runs in frame.groupby("level"):  # inside a level the factor does not differ
         differing = differing or varying(runs, by_nature & {"tags.environment"})
     if differing:
-        text = (
+        return Incomparability(
+            Mismatch.VERSIONS,
             f"versions or hardware differ apart from {factor}: {differing}; "
-            f"select runs in which only {factor} differs"
+            f"select runs in which only {factor} differs",
         )
-        return Incomparability(Mismatch.VERSIONS, text)
     if frame.duplicated(["pair", "level"]).any():
-        text = (
+        return Incomparability(
+            Mismatch.SEVERAL_RUNS,
             f"a block holds several runs of one {factor}; "
-            "select one kind of run, or name what differs in strata"
+            "select one kind of run, or name what differs in strata",
         )
-        return Incomparability(Mismatch.SEVERAL_RUNS, text)
     return None
 
 
@@ -526,8 +530,13 @@ def pair_runs(
         for label in rows[level]:
             if label not in rows[other]:
                 run = frame.iloc[rows[level][label]]
-                reason = f"block {run['block_label']} has no usable run of {other}"
-                excluded.append(exclude(run, ExclusionCode.NO_PARTNER, reason))
+                excluded.append(
+                    exclude(
+                        run,
+                        ExclusionCode.NO_PARTNER,
+                        f"block {run['block_label']} has no usable run of {other}",
+                    )
+                )
     first, second = (
         np.array([rows[level][label] for label in common], dtype=int) for level in (a, b)
     )
@@ -584,8 +593,13 @@ def split_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame
     for runs in strata:
         if runs["level"].nunique() < 2:
             for _, run in runs.iterrows():
-                reason = f"its campaign has no usable run of {b if run['level'] == a else a}"
-                excluded.append(exclude(run, ExclusionCode.ONE_SIDED_CAMPAIGN, reason))
+                excluded.append(
+                    exclude(
+                        run,
+                        ExclusionCode.ONE_SIDED_CAMPAIGN,
+                        f"its campaign has no usable run of {b if run['level'] == a else a}",
+                    )
+                )
     return both, excluded
 
 

@@ -17,10 +17,11 @@ from experiments import metrics
 from experiments.comparison.statistics.estimates import Floats
 from tracking import tables
 from tracking.errors import ErrorCode, EvenhandError
-from tracking.records import Point
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tracking.records import Point
 
 T = TypeVar("T")
 VALUES = "values.parquet"
@@ -162,7 +163,7 @@ def _shown(run: pd.Series) -> ShownRun:
 def fetch(
     source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None
 ) -> list[RawRun]:
-    """Fetch steps and curves of runs from a store, several at a time.
+    """Fetch steps and curves of runs, several at a time.
 
     A run without step values has no phases. Errors of the source are raised.
 

@@ -41,8 +41,9 @@ def numbers(values: ArrayLike, *, minimum: int = 1) -> Floats:
             ErrorCode.INVALID_VALUE, "values hold NaN or infinities; leave those runs out"
         )
     if len(array) < minimum:
-        text = f"{len(array)} values where at least {minimum} are needed"
-        raise UsageError(ErrorCode.TOO_FEW, text)
+        raise UsageError(
+            ErrorCode.TOO_FEW, f"{len(array)} values where at least {minimum} are needed"
+        )
     return array
 
 
@@ -50,8 +51,9 @@ def differences(a: ArrayLike, b: ArrayLike) -> Floats:
     """Return b - a, pair by pair."""
     first, second = numbers(a), numbers(b)
     if len(first) != len(second):
-        text = f"{len(first)} against {len(second)} values do not make pairs"
-        raise UsageError(ErrorCode.INVALID_VALUE, text)
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, f"{len(first)} against {len(second)} values do not make pairs"
+        )
     return second - first
 
 
@@ -59,8 +61,9 @@ def log_ratios(a: ArrayLike, b: ArrayLike) -> Floats:
     """Return log(b / a), pair by pair. Raises UsageError unless all values are positive."""
     first, second = numbers(a), numbers(b)
     if min(first.min(), second.min()) <= 0:
-        text = "a ratio needs positive values; compare the difference"
-        raise UsageError(ErrorCode.INVALID_VALUE, text)
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, "a ratio needs positive values; compare the difference"
+        )
     return differences(np.log(first), np.log(second))
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special, stats
 from statsmodels.stats.meta_analysis import combine_effects
 
-from experiments.comparison.statistics import prediction
 from experiments.comparison.statistics.estimates import (
+    Floats,
     is_constant,
     numbers,
     t_quantile,
@@ -24,6 +25,7 @@ from tracking.errors import ErrorCode, UsageError
 
 SMALLEST_P = 1e-300
 ALPHA = 0.05
+PREDICTION_DRAWS = 2_000
 
 
 def _p(value: float) -> float:
@@ -86,21 +88,24 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     """Summarise estimates of at least two strata, with the variances of these estimates.
 
     Variance between strata by Paule & Mandel 1982; interval by Hartung and Knapp with k - 1 degrees
-    of freedom, never narrower than the plain one (Röver, Knapp & Friede 2015); prediction interval
-    as in `prediction`. If a stratum does not vary, its weight would be infinite: strata then count
-    alike.
+    of freedom, never narrower than the plain one (Röver, Knapp & Friede 2015). If a stratum does
+    not vary, its weight would be infinite: strata then count alike.
     """
     estimates, spread = numbers(values, minimum=2), numbers(variances)
     n = len(estimates)
     if n != len(spread) or spread.min() < 0:
-        text = f"{n} estimates need as many variances, none below 0"
-        raise UsageError(ErrorCode.INVALID_VALUE, text)
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, f"{n} estimates need as many variances, none below 0"
+        )
     value, share, q_p = float(estimates.mean()), None, None
     if spread.min() == 0:
         is_same = is_constant(estimates, float(np.abs(estimates).max()))
         error = 0.0 if is_same else float(stats.sem(estimates))
         tau = math.sqrt(max(0.0, n * error**2 - float(spread.mean())))
-        ahead = prediction.equal_interval(estimates, confidence)
+        # the textbook's, for strata of equal weight
+        reach = float(estimates.std(ddof=1)) * math.sqrt(1 + 1 / n)
+        reach *= t_quantile((1 + confidence) / 2, n - 1)
+        ahead = value - reach, value + reach
     else:
         # tau² doubles at most with each step, hence many; a finer `atol` would return 0
         with np.errstate(divide="ignore"):  # its I² of strata that agree entirely; ours is 0
@@ -111,7 +116,7 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
         share = 100 * max(0.0, 1 - result.df / q) if q > 0 else 0.0
         q_p = _p(special.chdtrc(result.df, q))
         tau = math.sqrt(float(result.tau2))
-        before, after = prediction.interval(estimates - value, spread, confidence)
+        before, after = prediction_interval(estimates - value, spread, confidence)
         ahead = value + before, value + after
         value += float(result.mean_effect_re)
     half = t_quantile((1 + confidence) / 2, n - 1) * error
@@ -119,6 +124,57 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     # one more stratum lies no nearer than their mean
     next_low, next_high = (min(ahead[0], low), max(ahead[1], high)) if n > 2 else (None, None)
     return Combined(value, low, high, next_low, next_high, tau, share, q_p, n, error)
+
+
+def prediction_interval(
+    values: Floats, variances: Floats, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of the true value of one more stratum.
+
+    The variance between strata is not known from few of them, so each value has its share: its
+    confidence distribution, by inverting Q, which has k - 1 degrees of freedom at the true one
+    (Viechtbauer 2007). For each, the mean with Hartung and Knapp's error (never less than the plain
+    one) and the distance of the new stratum. As Nagashima, Noma & Furukawa 2019, on equally likely
+    instead of random values; mirrored, so that it turns with its sign.
+
+    Args:
+        values: Estimates of the strata.
+        variances: Of these estimates, all above 0.
+    """
+    chance, normal, t = _likely(len(values) - 1)
+    # Q falls with the variance; at the end of the grid it lies below all that is asked for
+    squares = float(((values - values.mean()) ** 2).sum())
+    grid = np.append(
+        0.0,
+        np.geomspace(1e-3 * variances.min(), max(variances.min(), 2 * squares / chance[0]), 300),
+    )
+    between = np.interp(-chance, -_weighted(values, variances, grid)[2], grid)
+    mean, plain, q = _weighted(values, variances, between)
+    error = np.sqrt(plain * np.maximum(1.0, q / (len(values) - 1)))
+    apart = np.sqrt(between) * normal - error * t
+    low, high = np.quantile(
+        np.concatenate([mean - apart, mean + apart]), ((1 - confidence) / 2, (1 + confidence) / 2)
+    )
+    return float(low), float(high)
+
+
+def _weighted(values: Floats, variances: Floats, between: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return, for each variance between strata, the weighted mean, its variance, and Q."""
+    weights = 1 / (variances + between[:, None])
+    total = weights.sum(axis=1)
+    mean = weights @ values / total
+    return mean, 1 / total, (weights * (values - mean[:, None]) ** 2).sum(axis=1)
+
+
+@lru_cache(maxsize=64)
+def _likely(df: int) -> tuple[Floats, Floats, Floats]:
+    """Return equally likely values of chi square (ascending), and, shuffled, of normal and t."""
+    chances, rng = (np.arange(PREDICTION_DRAWS) + 0.5) / PREDICTION_DRAWS, np.random.default_rng(0)
+    return (
+        special.chdtri(df, 1 - chances),
+        special.ndtri(rng.permutation(chances)),
+        special.stdtrit(df, rng.permutation(chances)),
+    )
 
 
 @dataclass(frozen=True)

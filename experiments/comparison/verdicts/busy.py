@@ -74,11 +74,11 @@ def load_warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:
         percent = pd.Series(_percents(frame, metric), frame.index)
         if (most := percent.max()) > _limit(frame):
             block = frame["block_label"].iloc[percent.argmax()]
-            line = (
+            yield ComparisonWarning(
+                WarningCode.BACKGROUND_LOAD,
                 f"Measured while other programs {text.format(percent.median())} in the median run, "
-                f"{most:.0f} % at most (block {block})."
+                f"{most:.0f} % at most (block {block}).",
             )
-            yield ComparisonWarning(WarningCode.BACKGROUND_LOAD, line)
 
 
 def repeated_blocks(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, ...]:
@@ -102,11 +102,13 @@ def unknown_load(frame: pd.DataFrame, outcomes: Iterable[Outcome]) -> tuple[Comp
         return ()
     if OTHERS_CPU in frame and frame.loc[frame["kind"].isna(), OTHERS_CPU].notna().all():
         return ()
-    text = (
-        "The load of other programs was not recorded: whether the machine was busy is not known. "
-        "It could have moved times."
+    return (
+        ComparisonWarning(
+            WarningCode.LOAD_UNKNOWN,
+            "The load of other programs was not recorded: whether the machine was busy is not "
+            "known. It could have moved times.",
+        ),
     )
-    return (ComparisonWarning(WarningCode.LOAD_UNKNOWN, text),)
 
 
 def depends_on_load(outcome: Outcome) -> bool:

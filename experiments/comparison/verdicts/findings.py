@@ -249,6 +249,12 @@ class Finding:
         return (self.row.verdict == self.outcome.words[0]) == (self.outcome.better == "lower")
 
     @property
+    def width(self) -> float | None:
+        """Width of the interval on the scale of the estimate; None if unbounded or without any."""
+        low, high = self.row.ci_low, self.row.ci_high
+        return None if low is None or high is None or low == high else high - low
+
+    @property
     def times(self) -> Estimate | None:
         """Ratio turned so that it is at least 1: half the time is 2 times faster."""
         row = self.row

@@ -79,33 +79,6 @@ def explanation(finding: Finding) -> str:
 
 
 @dataclass(frozen=True)
-class Scope:
-    """Wording of a reason, for rows or for strata."""
-
-    units: str
-    interval: str
-    equivalence: str
-    tests: str
-    neither: str
-
-
-ROWS = Scope(
-    "blocks",
-    "the interval",
-    "TOST: any difference is smaller than the margin",
-    "tests",
-    "neither a difference nor equivalence is shown",
-)
-STRATA = Scope(
-    "strata",
-    "the interval over strata",
-    "TOST over strata: the mean difference is smaller than the margin",
-    "summaries",
-    "over the strata neither a difference nor equivalence is shown",
-)
-
-
-@dataclass(frozen=True)
 class Family:
     """Findings that share one error rate.
 
@@ -121,7 +94,8 @@ class Family:
 
 
 def decide(
-    findings: Sequence[Finding], scope: Scope, add_sample_size: Callable[[Finding, Family], Finding]
+    findings: Sequence[Finding],
+    add_sample_size: Callable[[Finding, Family], Finding] = lambda finding, _: finding,
 ) -> list[Finding]:
     """Return findings with verdict and reason, after Holm's correction within each family.
 
@@ -142,7 +116,7 @@ def decide(
         for at, p in zip(places, adjusted, strict=True):
             finding = replace(findings[at], row=replace(findings[at].row, p_holm=p))
             finding = add_sample_size(replace(finding, decision=_decision(finding)), family)
-            decided_findings[at] = _with_text(finding, scope, family)
+            decided_findings[at] = _with_text(finding, family)
     return [decided_findings[at] for at in range(len(findings))]
 
 
@@ -174,38 +148,41 @@ def _constant(finding: Finding) -> Decision:
     return Decision.DIFFERENT if shift > row.bound + rounding else Decision.CONSTANT
 
 
-def _with_text(finding: Finding, scope: Scope, family: Family) -> Finding:
+def _with_text(finding: Finding, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = VERDICTS.get(decision, INCONCLUSIVE)
     if decision is Decision.DIFFERENT:
         verdict = finding.way
     elif decision is Decision.SIZE_OPEN:
         verdict = f"{finding.way}, size open"
-    texts = (row.reason or _reason(finding, scope, family), finding.sample_size_text, widening(row))
+    texts = (row.reason or _reason(finding, family), finding.sample_size_text, widening(row))
     reason = "; ".join(filter(None, texts))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason, decision=decision))
 
 
-def _reason(finding: Finding, scope: Scope, family: Family) -> str:
-    row: Row = finding.row
+def _reason(finding: Finding, family: Family) -> str:
+    row, strata = finding.row, " over strata" if finding.across else ""
     if finding.never_varied:
-        return _never_varied(finding, scope)
+        return _never_varied(finding)
     match finding.decision:
         case Decision.DIFFERENT:
-            return f"{scope.interval} lies beyond the margin"
+            return f"the interval{strata} lies beyond the margin"
         case Decision.WITHIN_MARGIN | Decision.EQUIVALENT:
-            return scope.equivalence
+            which = "the mean" if strata else "any"
+            return f"TOST{strata}: {which} difference is smaller than the margin"
         case Decision.SIZE_OPEN:
             return f"{finding.way}; whether by more than the margin is open"
     if row.p is not None and row.p <= ALPHA:
-        among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
+        tests = "summaries" if strata else "tests"
+        among = " ".join(filter(None, (str(family.tests), family.name, tests)))
         return f"p = {row.p:.2g} is not significant among {among} (Holm)"
-    return scope.neither
+    where = "over the strata " if strata else ""
+    return f"{where}neither a difference nor equivalence is shown"
 
 
-def _never_varied(finding: Finding, scope: Scope) -> str:
-    count = len(finding.across.names) if finding.across else finding.row.n_blocks
-    everywhere = f"in all {count} {scope.units}"
+def _never_varied(finding: Finding) -> str:
+    across, blocks = finding.across, f"{finding.row.n_blocks} blocks"
+    everywhere = f"in all {f'{len(across.names)} strata' if across else blocks}"
     if finding.decision is Decision.IDENTICAL:
         return f"the same on both sides {everywhere}: nothing to test"
     size = "more" if finding.decision is Decision.DIFFERENT else "less"

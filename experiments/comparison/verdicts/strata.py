@@ -29,14 +29,7 @@ def summarise(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     for finding in findings:
         groups.setdefault((finding.row.metric, finding.row.a, finding.row.b), []).append(finding)
     pooled = [summary for group in groups.values() if (summary := _summary(group))]
-    return tuple(reasons.decide(pooled, reasons.STRATA, _name_left_out_strata))
-
-
-def _name_left_out_strata(summary: Finding, _family: reasons.Family) -> Finding:
-    if not summary.across or not summary.across.left_out:
-        return summary
-    names = ", ".join(summary.across.left_out)
-    return replace(summary, sample_size_text=f"without {names}: no estimate with a variance there")
+    return tuple(reasons.decide(pooled))
 
 
 def _summary(group: Sequence[Finding]) -> Finding | None:
@@ -44,13 +37,16 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     if len(usable) < 2:
         return None
     row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
+    names = tuple(finding.row.stratum for finding in usable)
+    left_out = tuple(finding.row.stratum for finding in group if finding not in usable)
+    without = f"without {', '.join(left_out)}: no estimate with a variance there"
+    blank = Finding(row, group[0].outcome, sample_size_text=without if left_out else "")
     if len(usable) < MINIMUM_STRATA:
         # their distance is chance, and so is any interval
         few = f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
         reason = _busy(usable) or few
         row = replace(row, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
-        across = AcrossStrata(*_names(group, usable))
-        return Finding(row, group[0].outcome, across=across)
+        return replace(blank, row=row, across=AcrossStrata(names, left_out))
     values = [finding.row.on_test_scale(finding.row.estimate) for finding in usable]
     variances = [finding.spread**2 / finding.row.n_blocks for finding in usable]
     looks = strictest(finding.looks for finding in usable)
@@ -70,14 +66,15 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         reason=reason,
     )
     across = AcrossStrata(
-        *_names(group, usable),
+        names,
+        left_out,
         prediction_low=_back(combined.prediction_low, ratio),
         prediction_high=_back(combined.prediction_high, ratio),
         tau=combined.tau,
         i_squared_percent=combined.i_squared_percent,
         q_p=combined.q_p,
     )
-    return Finding(together, group[0].outcome, across=across, looks=looks, withheld=withheld)
+    return replace(blank, row=together, across=across, looks=looks, withheld=withheld)
 
 
 def _blank(row: Row, usable: Sequence[Finding]) -> Row:
@@ -103,13 +100,6 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
         slow_runs_b=None,
         slow_runs_p=None,
     )
-
-
-def _names(
-    group: Sequence[Finding], usable: Sequence[Finding]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    left_out = tuple(finding.row.stratum for finding in group if finding not in usable)
-    return tuple(finding.row.stratum for finding in usable), left_out
 
 
 def _back(value: float | None, ratio: bool) -> float | None:
@@ -143,5 +133,7 @@ def _withheld(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
     if not few:
         return None, ""
     where = f": {', '.join(few)}" if len(few) <= NAMED else f" in {len(few)} strata"
-    reason = f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum"
-    return Withheld.TOO_FEW_BLOCKS, reason
+    return (
+        Withheld.TOO_FEW_BLOCKS,
+        f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum",
+    )

@@ -143,11 +143,8 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         pairs = list(itertools.combinations(levels, 2))
     groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
     parts = [part for group in groups for a, b in pairs for part in _compare(group, a, b, request)]
-    findings = _decide(
-        [finding for part in parts for finding in part.findings], request.primary, levels
-    )
-    excluded = [*runs.excluded, *(exclusion for part in parts for exclusion in part.excluded)]
-    orders = [part.order for part in parts if part.order]
+    undecided, excluded, orders = zip(*parts, strict=True) if parts else ((), (), ())
+    findings = _decide(itertools.chain(*undecided), request.primary, levels)
 
     def values_of(prefix: str) -> Mapping[str, tuple[environment.Value, ...]]:
         return environment.values(
@@ -161,7 +158,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         margin=spec.margin,
         primary=request.primary,
         findings=tuple(findings),
-        excluded=tuple(dict.fromkeys(excluded)),
+        excluded=tuple(dict.fromkeys(itertools.chain(runs.excluded, *excluded))),
         environment=environment.describe_environment(frame, levels),
         values=environment.values(frame, [outcome.metric for outcome in request.outcomes]),
         unmeasured=request.unmeasured,
@@ -171,7 +168,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
             *extended.warnings(frame),
             *busy.load_warnings(frame),
             *busy.repeated_blocks(runs.excluded),
-            *order.warnings(orders),
+            *order.warnings(list(filter(None, orders))),
             *_cautions(frame, spec, request.outcomes),
         ),
         n_runs=len(frame),
@@ -193,11 +190,11 @@ def _cautions(
 ) -> Iterator[ComparisonWarning]:
     """Yield warnings on runs that were not measured as blocks of a campaign."""
     if spec.pair_by:
-        text = (
+        yield ComparisonWarning(
+            WarningCode.PAIRED_BY,
             f"Runs are paired by {spec.pair_by}, since they have no blocks: whatever changed "
-            "between the two runs of a pair is in the difference."
+            "between the two runs of a pair is in the difference.",
         )
-        yield ComparisonWarning(WarningCode.PAIRED_BY, text)
     yield from busy.unknown_load(frame, outcomes)
     factor = pairing.column_of(frame, spec.factor)
     by_nature = expected_differences.differs_by(spec.factor, frame.columns) | {factor}
@@ -206,13 +203,16 @@ def _cautions(
     settings = pairing.settings_of(frame, spec.factor, spec.strata, ())
     ignored = [column for column in settings if pairing.matches(column, spec.ignore)]
     if differing := pairing.varying(frame, ignored):
-        text = f"Settings differ and are ignored: {differing}."
-        yield ComparisonWarning(WarningCode.IGNORED_SETTINGS, text)
+        yield ComparisonWarning(
+            WarningCode.IGNORED_SETTINGS, f"Settings differ and are ignored: {differing}."
+        )
     rest = [column for column in settings if column not in ignored]
     expected = expected_differences.autologged(frame, rest) if len(frame) else ()
     if differing := pairing.varying(frame, sorted(expected)):
-        text = f"MLflow logged other settings for each {spec.factor}: {differing}."
-        yield ComparisonWarning(WarningCode.AUTOLOGGED_SETTINGS, text)
+        yield ComparisonWarning(
+            WarningCode.AUTOLOGGED_SETTINGS,
+            f"MLflow logged other settings for each {spec.factor}: {differing}.",
+        )
 
 
 def _took_turns(*sides: pd.DataFrame) -> bool:
@@ -294,7 +294,7 @@ def _decide(
         sides = (position[row.a], position[row.b])
         return (natural(row.stratum), not finding.primary, place(row.metric), *sides)
 
-    return sorted(reasons.decide(in_families, reasons.ROWS, sample_size.plan_row), key=key)
+    return sorted(reasons.decide(in_families, sample_size.plan_row), key=key)
 
 
 def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
@@ -323,20 +323,12 @@ def _is_metric(column: pd.Series, name: str) -> bool:
     return "/" in name or pd.api.types.infer_dtype(column, skipna=True).startswith(_NUMERIC)
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Result of one pair of levels in one stratum.
-
-    Attributes:
-        order: None if levels cannot run side by side, or nothing was paired.
-    """
-
-    findings: list[Finding]
-    excluded: list[Exclusion]
-    order: Order | None = None
+# Findings of a pair of levels in one stratum, what is left out, and the order of the pairs: None if
+# levels cannot run side by side, or nothing was paired.
+_Part = tuple[list[Finding], list[Exclusion], Order | None]
 
 
-def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator[_Compared]:
+def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator[_Part]:
     both, spec = frame[frame["level"].isin([a, b])], request.spec
     group = str(frame["group"].iloc[0])
     outcomes = [outcome for outcome in request.outcomes if frame[outcome.metric].notna().any()]
@@ -350,10 +342,10 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
         text = f"no usable run of {' or '.join(missing)}"
         mismatch = Incomparability(Mismatch.NO_RUN, text)
     if mismatch:
-        yield _Compared([_not_comparable(finding, mismatch) for finding in blank(group)], [])
+        yield [_not_comparable(finding, mismatch) for finding in blank(group)], [], None
         return
     parts, excluded = pairing.split_strata(both, a, b)
-    yield _Compared([], excluded)
+    yield [], excluded, None
     for part in parts:
         names = part["stratum"].unique()
         stratum = str(names[0]) if len(names) == 1 else group
@@ -362,15 +354,14 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
 
 def _compare_stratum(
     runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], request: _Request
-) -> _Compared:
+) -> _Part:
     first, second, excluded, mismatch = pairing.pair_runs(runs, a, b, request.spec.factor)
     ran = refused = None
     if not mismatch and not runs["apart"].any():
         ran = order.order_of_pairs(first, second)
         refused = Incomparability(Mismatch.ORDER, ran.refused) if ran.refused else None
     if mismatch:
-        findings = [_not_comparable(finding, mismatch) for finding in blank]
-        return _Compared(findings, excluded, ran)
+        return [_not_comparable(finding, mismatch) for finding in blank], excluded, ran
     paired = _Paired(
         (first, second),
         first["block_label"].astype(str).to_numpy(),
@@ -398,7 +389,7 @@ def _compare_stratum(
         measured = busy.withhold(measured, disturbed)
         findings.append(replace(measured, order=ran, block_seconds=seconds, took_turns=took_turns))
         excluded += left_out
-    return _Compared(findings, excluded, ran)
+    return findings, excluded, ran
 
 
 def _without_estimate(finding: Finding, code: NoEstimate, reason: str, **fields: Any) -> Finding:
@@ -496,21 +487,30 @@ def _measure(
         for at in np.flatnonzero(~np.isfinite(side)):
             run = runs.iloc[at]
             number = "no value, or not a number" if np.isnan(side[at]) else "infinite"
-            text = f"{_text([run[metric]]) or number}; its block is left out of this metric"
-            excluded.append(pairing.exclude(run, ExclusionCode.NO_VALUE, text, metric=metric))
+            excluded.append(
+                pairing.exclude(
+                    run,
+                    ExclusionCode.NO_VALUE,
+                    f"{_text([run[metric]]) or number}; its block is left out of this metric",
+                    metric=metric,
+                )
+            )
     finite = np.isfinite(a) & np.isfinite(b)
     if not finite.any():
-        reason = "no block has a finite value on both sides"
-        return _without_estimate(finding, NoEstimate.NO_PAIR, reason), excluded
+        return _without_estimate(
+            finding, NoEstimate.NO_PAIR, "no block has a finite value on both sides"
+        ), excluded
     a, b = a[finite], b[finite]
     columns = (paired.blocks[finite], a, b, paired.sequence[finite])
     pairs = tuple(map(Pair, *(column.tolist() for column in columns)))
     if row.kind == "ratio" and min(a.min(), b.min()) <= 0:
-        reason = (
+        return _without_estimate(
+            finding,
+            NoEstimate.NO_RATIO,
             "zero or negative values have no ratio; state a margin in its unit with an Outcome "
-            "of kind difference"
-        )
-        return _without_estimate(finding, NoEstimate.NO_RATIO, reason, pairs=pairs), excluded
+            "of kind difference",
+            pairs=pairs,
+        ), excluded
     return _estimate(replace(finding, pairs=pairs, looks=paired.looks), mean, a, b), excluded
 
 
@@ -551,7 +551,13 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
     interval = Estimate(centre, *bounds)
     detectable = 0.0
     if mean:
-        row = replace(row, **_autocorrelation(interval, mean, schedule.confidence))
+        half = estimates.t_quantile((1 + schedule.confidence) / 2, float(mean.fits.df))
+        row = replace(
+            row,
+            autocorrelation=float(mean.autocorrelation),
+            autocorrelation_weight=float(mean.autocorrelated),
+            widening=(interval.high - interval.low) / (2 * half * mean.fits.error[0]),
+        )
         finding = replace(finding, row=row, mean=mean)
         least = power.minimum_detectable(finding.spread, count, alpha=schedule.level(ALPHA))
         detectable = sample_size.as_effect(least, row.kind)
@@ -580,18 +586,6 @@ def _test(finding: Finding, mean: MeanDistribution | None) -> Finding:
     tost_p = float(schedule.one_sided(mean.p_within(row.bound)))
     row = replace(row, p=float(schedule.p(mean.p())), equivalent=tost_p < ALPHA)
     return replace(finding, row=row)
-
-
-def _autocorrelation(
-    interval: Estimate, mean: MeanDistribution, confidence: float
-) -> dict[str, Any]:
-    """Return the autocorrelation, its weight, and the cost: against independent blocks."""
-    half = -estimates.t_quantile((1 - confidence) / 2, float(mean.fits.df)) * mean.fits.error[0]
-    return {
-        "autocorrelation": float(mean.autocorrelation),
-        "autocorrelation_weight": float(mean.autocorrelated),
-        "widening": (interval.high - interval.low) / (2 * half),
-    }
 
 
 def _slow_runs(outcome: Outcome, a: Floats, b: Floats) -> dict[str, Any]:

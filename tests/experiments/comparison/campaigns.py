@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs.query import table
+from experiments.comparison.verdicts.findings import Comparison, Finding
 from tracking.records import StoredRun
 
 STEP, RATE, LATENCY = (
@@ -97,3 +98,8 @@ def paired(a: Sequence[float], b: Sequence[float], metric: str = STEP) -> pd.Dat
         for block, value in enumerate(values)
     ]
     return pd.DataFrame(rows)
+
+
+def finding(comparison: Comparison, metric: str = STEP) -> Finding:
+    """Return the first finding on a metric."""
+    return next(finding for finding in comparison.findings if finding.row.metric == metric)

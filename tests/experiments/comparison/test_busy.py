@@ -15,9 +15,17 @@ from experiments.comparison.runs.query import table
 from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import Withheld
-from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Metric, outcome
-from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, paired, runs
+from tests.experiments.comparison.campaigns import (
+    LATENCY,
+    LOSS,
+    RATE,
+    RSS,
+    STEP,
+    finding,
+    paired,
+    runs,
+)
 from tracking.records import OTHERS_CPU, OTHERS_GPU, OVERSUBSCRIBED
 
 FREE, LOADED = 2.0, 37.4
@@ -35,16 +43,6 @@ def measured(
     loads = {level: list(values) * (8 // len(values)) for level, values in percent.items()}
     cells = frame.itertuples()
     return frame.assign(**{metric: [loads[cell.framework][int(cell.block)] for cell in cells]})
-
-
-def finding(comparison: Comparison, metric: str = STEP) -> Finding:
-    return next(finding for finding in comparison.findings if finding.row.metric == metric)
-
-
-def verdict_under(metric: str, a: Sequence[float | None], b: Sequence[float | None], **params: str):
-    """Return the verdict on the step, with these loads of the two sides."""
-    frame = measured({"pytorch": a, "tensorflow": b}, metric, params=params)
-    return finding(compare(frame)).row.verdict
 
 
 @pytest.mark.parametrize("side", ["pytorch", "tensorflow"])
@@ -76,43 +74,38 @@ def test_load_of_both_sides_is_a_condition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "is_settled"),
+    ("metric", "sides", "limit", "is_settled"),
     [
-        ([*[LOADED] * 3, *[FREE] * 5], True),  # as chance may have it
-        ([*[LOADED] * 5, *[FREE] * 3], False),
-        ([FREE + 10.0], True),  # the limit itself is allowed
-        ([FREE + 10.1], False),
-        ([None], True),  # runs of others record no load
-        ([*[None] * 6, *[LOADED] * 2], True),  # two pairs show nothing
-        ([*[None] * 5, *[LOADED] * 3], False),
+        (OTHERS_CPU, ([FREE], [*[LOADED] * 3, *[FREE] * 5]), "10", True),  # as chance may have it
+        (OTHERS_CPU, ([FREE], [*[LOADED] * 5, *[FREE] * 3]), "10", False),
+        (OTHERS_CPU, ([FREE], [FREE + 10.0]), "10", True),  # the limit itself is allowed
+        (OTHERS_CPU, ([FREE], [FREE + 10.1]), "10", False),
+        (OTHERS_CPU, ([FREE], [None]), "10", True),  # runs of others record no load
+        (OTHERS_CPU, ([FREE], [*[None] * 6, *[LOADED] * 2]), "10", True),  # two pairs show nothing
+        (OTHERS_CPU, ([FREE], [*[None] * 5, *[LOADED] * 3]), "10", False),
+        (OTHERS_CPU, ([FREE], [LOADED]), "50.0", True),
+        (OTHERS_CPU, ([FREE], [LOADED]), "30.0", False),
+        # threads without a CPU
+        (OVERSUBSCRIBED, ([28.0], [28.0]), "10", False),
+        (OVERSUBSCRIBED, ([10.0], [10.0]), "10", True),
+        (OVERSUBSCRIBED, ([28.0], [28.0]), "100", True),
+        # the median cell decides
+        (OVERSUBSCRIBED, ([*[28.0] * 3, *[0.0] * 5],) * 2, "10", True),
+        (OVERSUBSCRIBED, ([None], [None]), "10", True),
+        (OTHERS_GPU, ([0.0], [0.0]), "10", True),
+        (OTHERS_GPU, ([0.0], [80.0]), "10", False),
+        (OTHERS_GPU, ([80.0], [80.0]), "10", True),
+        (OTHERS_GPU, ([0.0], [80.0]), "100", True),
+        (OTHERS_GPU, ([0.0], [None]), "10", True),  # the driver does not report it
     ],
 )
-def test_sides_differ_beyond_chance_and_limit(
-    percent: Sequence[float | None], is_settled: bool
+def test_load_of_one_side_beyond_chance_and_limit_withholds_the_verdict(
+    metric: str, sides: tuple[Sequence[float | None], ...], limit: str, is_settled: bool
 ) -> None:
-    assert (verdict_under(OTHERS_CPU, [FREE], percent) == "slower") is is_settled
-
-
-@pytest.mark.parametrize(("limit", "verdict"), [("50.0", "slower"), ("30.0", "inconclusive")])
-def test_limit_is_that_of_the_cells(limit: str, verdict: str) -> None:
-    assert verdict_under(OTHERS_CPU, [FREE], [LOADED], others_limit_percent=limit) == verdict
-
-
-@pytest.mark.parametrize(
-    ("percent", "limit", "verdict"),
-    [
-        ([28.0], "10", "inconclusive"),
-        ([10.0], "10", "slower"),
-        ([28.0], "100", "slower"),
-        ([*[28.0] * 3, *[0.0] * 5], "10", "slower"),  # the median cell decides
-        ([None], "10", "slower"),
-    ],
-)
-def test_threads_without_a_cpu_withhold_verdicts(
-    percent: Sequence[float | None], limit: str, verdict: str
-) -> None:
-    percents = {"others_limit_percent": limit}
-    assert verdict_under(OVERSUBSCRIBED, percent, percent, **percents) == verdict
+    percent = dict(zip(("pytorch", "tensorflow"), sides, strict=True))
+    frame = measured(percent, metric, params={"others_limit_percent": limit})
+    verdict = "slower" if is_settled else "inconclusive"
+    assert finding(compare(frame)).row.verdict == verdict
 
 
 def test_load_of_one_side_in_a_stratum_withholds_the_summary() -> None:
@@ -153,22 +146,6 @@ def test_load_of_a_block_counts_and_is_named() -> None:
     params = {"others_limit_percent": "50.0"}
     lax = measured({"pytorch": [LOADED], "tensorflow": [FREE]}, params=params)
     assert not compare(lax).warnings
-
-
-@pytest.mark.parametrize(
-    ("sides", "limit", "verdict"),
-    [
-        (([0.0], [0.0]), "10", "slower"),
-        (([0.0], [80.0]), "10", "inconclusive"),
-        (([80.0], [80.0]), "10", "slower"),
-        (([0.0], [80.0]), "100", "slower"),
-        (([0.0], [None]), "10", "slower"),  # the driver does not report it
-    ],
-)
-def test_other_programs_on_the_gpu_count_like_those_on_the_cpu(
-    sides: tuple[Sequence[float | None], ...], limit: str, verdict: str
-) -> None:
-    assert verdict_under(OTHERS_GPU, *sides, others_limit_percent=limit) == verdict
 
 
 @pytest.mark.parametrize(

@@ -74,16 +74,6 @@ def test_level_is_not_judged_by_the_control_of_another() -> None:
     assert rows == [("pytorch", f"pytorch {name}") for name in ("A/A", "injected 5 %")]
 
 
-def test_single_level_is_compared_with_its_controls() -> None:
-    cells = _as_levels(with_controls())
-    cells = cells[cells["params.level"] == "pytorch"]
-    comparison = compare(cells, factor="level", outcomes=[STEP])
-    verdicts = {(row.a, row.b): row.verdict for row in comparison.rows}
-    assert verdicts["pytorch", "pytorch injected 5 %"] == "slower"
-    assert verdicts["pytorch", "pytorch A/A"] != "slower"
-    assert len(comparison.controls) == 2
-
-
 def test_single_framework_is_compared_with_its_controls() -> None:
     cells = with_controls()
     cells = cells[cells["framework"] == "pytorch"]

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.comparison import compare
 from experiments.comparison.notebook import Result
-from experiments.comparison.runs.pairing import ExclusionCode, Mismatch
+from experiments.comparison.runs.pairing import Mismatch
 from experiments.comparison.runs.warning import WarningCode
 from experiments.metrics import outcome
 from tests.experiments.comparison.campaigns import ORIGIN_MS
@@ -145,15 +145,6 @@ def test_autologged_settings_of_one_library_are_listed() -> None:
     assert "opt_learning_rate (0.001, none)" in line.replace("none, 0.001", "0.001, none")
     table["params.batch_size"] = np.where(is_a, "32", "64")
     assert {finding.mismatch for finding in judge(table).findings} == {Mismatch.SETTINGS}
-
-
-def test_failed_run_leaves_its_partner_out() -> None:
-    table = foreign()
-    table.loc[2, "status"] = "FAILED"
-    result = judge(table, pair_by="time", ignore=["seed"])
-    assert {row.n_blocks for row in result.rows} == {7}
-    causes = {exclusion.cause for exclusion in result.excluded}
-    assert causes == {ExclusionCode.FAILED, ExclusionCode.NO_PARTNER}
 
 
 def test_scores_of_libraries_are_quality() -> None:

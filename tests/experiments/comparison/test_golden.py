@@ -26,16 +26,9 @@ from experiments.comparison.judgement import (
 from experiments.comparison.report import rendering, writing
 from experiments.comparison.report.card import Advice
 from experiments.comparison.runs.raw import RawRun
-from tests.experiments.comparison import (
-    test_breakdown,
-    test_busy,
-    test_controls,
-    test_learning,
-    test_workers,
-)
+from tests.experiments.comparison import test_analyses, test_busy, test_controls
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.comparison.test_batch_sizes import sized, with_inference
 from tests.experiments.comparison.test_strata import machines
 from tracking.records import BETWEEN_WARNINGS
 
@@ -96,7 +89,7 @@ def strata() -> Case:
 
 def steps() -> Case:
     """Return drifting steps, a broken file, batch sizes, controls, the published procedure."""
-    table = with_inference(test_controls.with_controls())
+    table = test_analyses.with_inference(test_controls.with_controls())
     raw = raw_runs(table, factors={"tensorflow": 1.05})
     train = raw[3].phases["train"]
     drifting = replace(train, seconds=train.seconds * np.linspace(1, 1.4, len(train.seconds)))
@@ -112,16 +105,16 @@ def steps() -> Case:
 
 def learning() -> Case:
     """Return curves that differ, and times to an accuracy that some runs do not reach."""
-    table = test_learning.with_times(3)
+    table = test_analyses.with_times(3)
     names = {"a": "pytorch", "b": "tensorflow"}
-    raw = [replace(run, level=names[run.level]) for run in test_learning.curves(-0.05)]
+    raw = [replace(run, level=names[run.level]) for run in test_analyses.learning_curves(-0.05)]
     spec = ComparisonSpec(baseline="pytorch", outcomes=["train/total_seconds", "val/loss"])
     options = ReportOptions("Learning", also=_hypotheses, figures=False)
     return spec, table, raw, options
 
 
 def _hypotheses(comparison: object) -> ReportAddition:
-    answers = hypotheses.answered(test_learning.HYPOTHESES, comparison)  # type: ignore[arg-type]
+    answers = hypotheses.answered(test_analyses.HYPOTHESES, comparison)  # type: ignore[arg-type]
     return ReportAddition(
         [hypotheses.sentence(answers)], sections=[hypotheses.section(answers, "Goal.")]
     )
@@ -129,25 +122,25 @@ def _hypotheses(comparison: object) -> ReportAddition:
 
 def profiles() -> Case:
     spec = ComparisonSpec(baseline="pytorch", strata=["model"], outcomes=[STEP])
-    return spec, test_breakdown.profiled(), [], ReportOptions("Profiles", figures=False)
+    return spec, test_analyses.profiled(), [], ReportOptions("Profiles", figures=False)
 
 
 def several_workers() -> Case:
     def also(comparison: object) -> ReportAddition:
         return ReportAddition(
-            [], sections=workers.sections(comparison, test_workers.GROUPS, "weak")
+            [], sections=workers.sections(comparison, test_analyses.GROUPS, "weak")
         )  # type: ignore[arg-type]
 
     return (
         ComparisonSpec(baseline="1"),
-        test_workers.campaign(),
+        test_analyses.campaign(),
         [],
         ReportOptions("Workers", also=also, figures=False),
     )
 
 
 def sizes() -> Case:
-    table = sized()
+    table = test_analyses.sized()
     spec = ComparisonSpec(factor="batch_size", outcomes=[RATE, STEP])
     return spec, table[table["framework"] == "pytorch"], [], ReportOptions("Sizes", figures=False)
 

@@ -180,13 +180,6 @@ def test_verdicts_follow_the_rules_of_a_row(factors, verdict, decision):
     assert summary.row.no_estimate == too_few
 
 
-def test_strata_that_disagree_have_no_common_verdict():
-    comparison = compare(machines([0.5, 1.2, 2.0]), outcomes=[STEP], strata=["machine"])
-    assert {row.verdict for row in comparison.rows} == {"faster", "slower"}
-    assert finding(comparison).row.verdict == "inconclusive"
-    assert finding(comparison).across.i_squared_percent > 99
-
-
 def test_stratum_of_few_blocks_allows_no_verdict():
     """Two blocks a stratum give an interval that covers 91 %, not 95 %."""
     table = machines([1.2, 1.25, 1.3])
@@ -220,14 +213,6 @@ def test_swapping_sides_inverts_the_summary():
     assert forth.across.prediction_low * back.across.prediction_high == pytest.approx(1)
     assert (forth.row.verdict, back.row.verdict) == ("slower", "faster")
     assert (forth.across.tau, forth.row.p) == pytest.approx((back.across.tau, back.row.p))
-
-
-def test_holm_spans_the_summaries_apart_from_the_rows():
-    comparison = compare(machines([1.05, 1.2, 1.3]), strata=["machine"])
-    for rows in (comparison.rows, [summary.row for summary in comparison.summaries]):
-        tested = [row for row in rows if row.p is not None]
-        smallest = min(tested, key=lambda row: row.p)
-        assert smallest.p_holm == pytest.approx(min(1, len(tested) * smallest.p))
 
 
 def test_effect_of_a_campaign_on_one_side_raises_no_false_alarms():

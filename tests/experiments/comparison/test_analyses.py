@@ -1,0 +1,411 @@
+"""Analyses of known values: batch sizes, breakdown, workers, memory, learning, hypotheses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.comparison import compare
+from experiments.comparison.analyses import (
+    Evidence,
+    batch_sizes,
+    breakdown,
+    hypotheses,
+    learning,
+    published,
+    workers,
+)
+from experiments.comparison.analyses.batch_sizes import Limit, LimitReason, curves, find_limit
+from experiments.comparison.analyses.breakdown import PARTS, breakdowns
+from experiments.comparison.analyses.memory_limits import edges
+from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report import wording
+from experiments.comparison.report.sections import Cell
+from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.runs.warning import WarningCode
+from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.findings import Edge
+from experiments.metrics import Hypothesis
+from experiments.studies.training_speed import SHARES, SOURCE
+from tests.experiments.comparison.campaigns import RATE, STEP, frame, paired
+
+
+def _rates(
+    means: dict[int, float], blocks: int = 12, spread: float = 0.005, seed: int = 0
+) -> dict[int, dict[str, float]]:
+    """Return rates of blocks that drift, which pairing must take out."""
+    rng = np.random.default_rng(seed)
+    drift = rng.normal(0, 0.1, blocks)
+    return {
+        size: {
+            str(block): float(mean * np.exp(drift[block] + rng.normal(0, spread)))
+            for block in range(blocks)
+        }
+        for size, mean in means.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("means", "limit", "reason"),
+    [
+        ({1: 100, 2: 190, 4: 350, 8: 600}, None, LimitReason.NONE_NEAR_BEST),
+        ({1: 100, 8: 600, 16: 601, 32: 603}, 8, LimitReason.NEAR_BEST),
+        ({1: 100, 8: 600, 16: 500, 32: 520}, 8, LimitReason.NEAR_BEST),
+        ({1: 100, 2: 101.5, 4: 103, 8: 104.6, 16: 106.1}, None, LimitReason.NONE_NEAR_BEST),
+        ({1: 100, 2: 95, 4: 90}, None, LimitReason.NO_TREND),
+        ({1: 100, 8: 100.1}, 1, LimitReason.NEAR_BEST),
+    ],
+)
+def test_limit_is_smallest_size_within_two_percent_of_best(
+    means: dict[int, float], limit: int | None, reason: LimitReason
+) -> None:
+    result = find_limit(_rates(means))
+    assert (result.size, result.reason) == (limit, reason)
+    assert (result.trend_p is None) == (len(means) == 2)
+
+
+def test_limit_needs_blocks_that_hold_every_size() -> None:
+    rates = _rates({1: 100, 8: 300}, blocks=8)
+    rates[8] = {f"other {block}": value for block, value in rates[8].items()}
+    assert find_limit(rates) == Limit(LimitReason.TOO_FEW_BLOCKS)
+
+
+def test_false_limits_are_rare() -> None:
+    """Gains of 5 % a step: TOST passes at most 5 % of the pairs, here hardly any."""
+    limits = [
+        find_limit(_rates({1: 100, 2: 105, 4: 110.25}, blocks=8, spread=0.01, seed=seed)).size
+        for seed in range(60)
+    ]
+    assert sum(size is not None for size in limits) <= 3
+
+
+def with_inference(table: pd.DataFrame, sizes: tuple[int, ...] = (1, 8, 16)) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    for size in sizes:
+        prefix = "inference/" if size == sizes[0] else f"inference/batch_{size}/"
+        rate = 50.0 * min(size, 8) * np.exp(rng.normal(0, 0.004, len(table)))
+        table[f"{prefix}examples_per_second"] = rate
+        table[f"{prefix}latency_seconds_p50"] = size / rate
+    return table.assign(**{"params.inference_batch_sizes": ",".join(map(str, sizes))})
+
+
+def test_inference_has_curve_for_each_level() -> None:
+    table = with_inference(frame(blocks=10))
+    results = batch_sizes.from_evidence(Evidence(compare(table), table))
+    assert [(curve.phase, curve.level, curve.limit.size) for curve in results] == [
+        ("inference", "pytorch", 8),
+        ("inference", "tensorflow", 8),
+    ]
+    assert list(results[0].rates) == [1, 8, 16]
+    assert results[0].rates[1] == pytest.approx(50, rel=0.01)
+
+
+def test_no_curve_without_first_size_or_with_one_size() -> None:
+    assert curves(compare(with_inference(frame(), (1,))), 1) == ()
+    assert curves(compare(with_inference(frame(), (1, 8))), None) == ()
+    mixed = with_inference(frame())
+    mixed.loc[0, "params.inference_batch_sizes"] = "2,8"
+    results = batch_sizes.from_evidence(Evidence(compare(mixed), mixed))
+    assert [list(curve.rates) for curve in results] == [[8, 16]] * 2
+
+
+def sized() -> pd.DataFrame:
+    tables = []
+    for size in (8, 16, 32):
+        table = frame(blocks=8, seed=size, params={"batch_size": str(size)}, spread=0.003)
+        table["run_id"] += f"-{size}"
+        table[RATE] *= min(size, 16) / 16
+        table[STEP] *= size / 16
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def test_training_has_curve_if_batch_size_is_stratum_or_factor() -> None:
+    table = sized()
+    results = curves(compare(table, strata=["batch_size"]))
+    assert [(curve.phase, curve.level, curve.stratum, curve.limit.size) for curve in results] == [
+        ("training", "pytorch", "", 16),
+        ("training", "tensorflow", "", 16),
+    ]
+    comparison = compare(table[table["framework"] == "pytorch"], factor="batch_size")
+    (curve,) = curves(comparison)
+    assert (curve.level, curve.limit.size) == ("", 16)
+    assert list(curve.rates) == [8, 16, 32]
+
+
+MODELS = ("gnmt", "vgg16")
+
+
+def profiled() -> pd.DataFrame:
+    """Return two networks in two frameworks; one cannot count, and one run has no profile."""
+    rng, tables = np.random.default_rng(0), []
+    for at, model in enumerate(MODELS):
+        table = frame(blocks=3, params={"model": model}).assign(model=model)
+        table["run_id"] += model
+        table["start_ms"] += 10 * at
+        parts = {f"profile/{part}_seconds": rng.uniform(0.01, 0.2, len(table)) for part in PARTS}
+        is_pytorch = table["framework"] == "pytorch"
+        parts |= {
+            "profile/step_seconds": sum(parts.values()),
+            "profile/input_seconds": 0.004,
+            "profile/ops_per_step": np.where(is_pytorch, 1_234.0, np.nan),
+            "tags.not_available.profile/ops_per_step": np.where(is_pytorch, None, "XLA fuses"),
+        }
+        tables.append(table.assign(**parts))
+    table = pd.concat(tables, ignore_index=True)
+    table.loc[0, [name for name in table.columns if name.startswith("profile/")]] = np.nan
+    return table
+
+
+def test_breakdown_has_a_row_for_each_level() -> None:
+    comparison = compare(profiled(), strata=("model",))
+    (section,) = breakdown.table(Evidence(comparison))
+    names = [column.name for column in section.columns]
+    for line, result in zip(section.lines, breakdowns(comparison), strict=True):
+        row = [cell.text for cell in line if isinstance(cell, Cell)]
+        values = dict(zip(names, row, strict=True))
+        assert row[:2] == [result.stratum, result.level]
+        for part, name in PARTS.items():
+            share = float(values[name].removesuffix(" %"))
+            assert share == pytest.approx(100 * result.share(part), abs=0.05)
+        is_counted = result.level == "pytorch"
+        assert values["operators a step"] == ("1,234" if is_counted else breakdown.NOT_COUNTED)
+        assert values["wait for input"] == "4.00 ms"
+    assert len(section.rows) == 4
+    assert breakdown.table(Evidence(compare(frame()))) == []
+    assert list(comparison.missing_sensors) == ["profile/ops_per_step"]
+
+
+def test_eager_level_is_a_warning(tmp_path: Path) -> None:
+    table = frame(levels=["pytorch", "pytorch+compile"])
+    reason = "lenet: 2 graph breaks, first: print"
+    table["tags.ran_eagerly"] = np.where(table["framework"] == "pytorch+compile", reason, None)
+    options = ReportOptions("A study", figures=False)
+    result = answer(ComparisonSpec(), table, tmp_path, options, lambda _: [])
+    warning = result.comparison.warnings[0]
+    assert warning.code is WarningCode.NOT_COMPILED
+    assert "pytorch+compile" in warning.text
+    assert reason in warning.text
+    report = (tmp_path / "report.md").read_text()
+    assert report.index(reason) < report.index("##")
+
+
+def test_published_shares_stand_beside_measured_ones() -> None:
+    comparison = compare(profiled(), strata=("model",))
+    (section,) = published.shares(comparison, SHARES, SOURCE)
+    shares = {
+        (result.stratum, result.level): f"{100 * result.share('op'):.2f} %"
+        for result in breakdowns(comparison)
+    }
+    expected = [
+        (model, *both, *(shares[f"model={model}", level] for level in ("pytorch", "tensorflow")))
+        for model, both in (
+            ("vgg16", ("99.64 %", "99.34 %")),
+            ("gnmt", ("85.91 %", "96.55 %")),
+        )
+    ]
+    assert section.rows == expected
+    assert published.shares(compare(frame()), SHARES, SOURCE) == []
+
+
+GROUPS = {"1": (1, "none"), "2": (2, "none"), "4": (4, "none"), "4 fp16": (4, "fp16")}
+
+
+def campaign(blocks: int = 6) -> pd.DataFrame:
+    """Steps take 1, 1.1, 1.25 and 1.2 times as long as one worker's; a tenth is exchange."""
+    table = frame(
+        list(GROUPS),
+        blocks,
+        factors={"2": 1.1, "4": 1.25, "4 fp16": 1.2},
+        params={"scaling": "weak"},
+    )
+    counts = table["framework"].map(lambda level: GROUPS[level][0])
+    table[RATE] *= counts
+    table["train/alone_step_seconds"] = 0.9 * table[STEP]
+    table["check/workers"] = counts.astype(float)
+    several = counts > 1
+    table.loc[several, "check/weights_error"], table.loc[several, "check/weights_error_limit"] = (
+        2e-16,
+        1e-12,
+    )
+    return table
+
+
+def test_overhead_is_published_formula_and_exposed_is_measured() -> None:
+    table = campaign()
+    gains = {gain.finding.row.b: gain for gain in workers.gains(compare(table))}
+    assert {level: gain.workers for level, gain in gains.items()} == {"2": 2, "4": 4, "4 fp16": 4}
+    rates = {
+        level: 1 / table[table["framework"] == level].sort_values("block")[STEP].to_numpy()
+        for level in GROUPS
+    }
+    for level, gain in gains.items():
+        # Steps a second of k workers over those of one, block by block.
+        logs, row = np.log(rates[level] / rates["1"]), gain.finding.row
+        assert gain.overhead.value == pytest.approx(1 - np.exp(logs.mean()))
+        assert gain.overhead.low == pytest.approx(1 - row.ci_high / gain.workers)
+        assert gain.overhead.high == pytest.approx(1 - row.ci_low / gain.workers)
+        assert gain.exposed is not None
+        assert gain.exposed.value == pytest.approx(0.1)
+        assert gain.speedup.value == pytest.approx(gain.efficiency.value * gain.workers)
+
+
+def test_one_block_has_no_interval_and_no_exchange_no_share() -> None:
+    missing = ["train/alone_step_seconds", "check/weights_error", "check/weights_error_limit"]
+    assert workers.sections(compare(campaign(1).drop(columns=missing)), GROUPS, "weak") == []
+    (speedups,) = workers.sections(compare(campaign(3).drop(columns=missing)), GROUPS, "weak")
+    assert list(speedups.rows[0][7:]) == [wording.NONE] * 4
+    assert workers.gains(compare(frame())) == []
+
+
+def sizes_of(level: str, sizes: dict[int, list[str]], **others: str) -> list[dict[str, object]]:
+    return [
+        {"framework": level, "params.batch_size": str(size), "outcome": outcome, **others}
+        for size, outcomes in sizes.items()
+        for outcome in outcomes
+    ]
+
+
+def test_limit_is_between_largest_that_fits_and_smallest_that_does_not() -> None:
+    ok, full = "ok", "out_of_memory"
+    table = pd.DataFrame(
+        [
+            *sizes_of(
+                "a", {8: [ok, ok], 64: [ok, full], 128: [full], 256: [full]}, model="m2"
+            ),  # 64 fitted once
+            *sizes_of("b", {8: [full, full]}, model="m10"),
+            *sizes_of("a", {8: [ok], 16: [ok]}, model="m10"),
+            *sizes_of("b", {8: [ok], 16: ["failed"]}, model="m2"),
+        ]
+    )
+    assert edges(table, factor="framework", strata=["model", "batch_size"]) == (
+        Edge("a", "model=m2", 64, 128),
+        Edge("b", "model=m10", None, 8),
+    )
+
+
+@pytest.mark.parametrize("outcomes", [["ok"], ["ok", "out_of_memory"], ["failed"]])
+def test_no_limit_without_a_size_that_does_not_fit(outcomes: list[str]) -> None:
+    assert edges(pd.DataFrame(sizes_of("a", {8: outcomes})), factor="framework", strata=[]) == ()
+    assert edges(pd.DataFrame({"framework": ["a"]}), factor="framework", strata=[]) == ()
+
+
+EPOCHS = 5
+TOTAL = "train/total_seconds"
+
+
+def learning_curves(
+    shift: float, *, blocks: int = 6, noise: float = 0.004, metric: str = "val/accuracy"
+) -> list[RawRun]:
+    """Return two levels that learn alike, but b lies `shift` off in the third epoch."""
+    rng, runs = np.random.default_rng(0), []
+    for block in map(str, range(1, blocks + 1)):
+        common = np.linspace(0.5, 0.9, EPOCHS) + 0.02 * rng.standard_normal()
+        for level in ("a", "b"):
+            values = common + noise * rng.standard_normal(EPOCHS)
+            values[2] += shift * (level == "b")
+            runs.append(RawRun(f"{level}{block}", level, "", block, {}, epochs={metric: values}))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("raw", "alike", "epoch"),
+    [
+        (learning_curves(0.0, noise=0.002), True, None),
+        (learning_curves(0.006, noise=0.0005), True, 3),  # certain, but less than one point
+        (learning_curves(-0.05), False, 3),
+        (learning_curves(-0.5, blocks=5, metric="val/loss"), None, 3),
+        (learning_curves(-0.5, blocks=2), None, None),
+    ],
+)
+def test_agreement_of_curves(raw: list[RawRun], alike: bool | None, epoch: int | None) -> None:
+    (agreement,) = learning.agreements(raw, "a")
+    assert (agreement.a, agreement.b, agreement.n_epochs) == ("a", "b", EPOCHS)
+    assert agreement.metric in raw[0].epochs
+    assert agreement.n_blocks == len(raw) // 2
+    assert agreement.alike is alike
+    assert epoch in (None, agreement.epoch)
+    evidence = Evidence(compare(paired([1.0, 2.0], [1.0, 2.0])), raw=raw)
+    codes = [warning.code for warning in learning.warnings(evidence)]
+    assert codes == ([WarningCode.LEARNING_DIFFERS] if alike is False else [])
+    (section,) = learning.table(evidence)
+    assert len(section.rows) == 1
+
+
+def test_agreement_has_the_difference_of_its_epoch_from_two_blocks_on() -> None:
+    (agreement,) = learning.agreements(learning_curves(-0.05), "a")
+    assert agreement.estimate is not None
+    assert agreement.estimate.value == pytest.approx(-0.05, abs=0.01)
+    assert (
+        learning.agreements(learning_curves(0.0, blocks=1), "a")
+        == learning.agreements([], "a")
+        == []
+    )
+
+
+def with_times(never: int) -> pd.DataFrame:
+    """Return 8 blocks; tensorflow is slower to 90 %, which `never` of its runs do not reach."""
+    table = frame(blocks=8, params={"thresholds": "0.9,0.95"})
+    is_late, blocks = table["framework"] == "tensorflow", table["block"].astype(int)
+    seconds = np.where(is_late, 40.0, 20.0) + blocks
+    seconds = np.where(is_late & (blocks < never), np.nan, seconds)
+    return table.assign(**{TOTAL: 100.0 + blocks, "train/to_accuracy_90_percent_seconds": seconds})
+
+
+def test_runs_that_do_not_reach_an_accuracy_are_counted() -> None:
+    """The fourth of eight times is the median; runs that never reach it come last."""
+
+    def rows(never: int) -> list[tuple[object, ...]]:
+        evidence = Evidence(compare(with_times(never), baseline="pytorch", outcomes=[TOTAL]))
+        (section,) = learning.times_to_accuracy(evidence)
+        return [tuple(row) for row in section.rows]
+
+    assert rows(3) == [
+        ("90 %", "pytorch", "8 of 8", "23 s"),
+        ("90 %", "tensorflow", "5 of 8", "46 s"),
+        ("95 %", "pytorch", "0 of 8", "never"),
+        ("95 %", "tensorflow", "0 of 8", "never"),
+    ]
+    assert rows(5)[1] == ("90 %", "tensorflow", "3 of 8", "never")
+
+
+HYPOTHESES = (
+    Hypothesis("H1", "Does one take less time?", "learning", TOTAL, "3.90e-18"),
+    Hypothesis("H2", "Is one cooler?", "learning", "gpu/temperature_celsius_mean", "0.5"),
+    Hypothesis(
+        "H3", "Is one cooler?", "inference", "inference/cpu/temperature_celsius_mean", "0.5"
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "decision"),
+    [
+        (1.035, 0.01, Decision.SIZE_OPEN),
+        (1.01, 0.002, Decision.WITHIN_MARGIN),
+        (1.0, 0.01, Decision.EQUIVALENT),
+        (1.0, 0.0, Decision.IDENTICAL),
+        (2.0, 0.0, Decision.DIFFERENT),
+        (1.01, 0.0, Decision.CONSTANT),
+    ],
+)
+def test_null_hypothesis_does_not_depend_on_the_margin(
+    ratio: float, spread: float, decision: Decision
+) -> None:
+    """Log-ratios with exactly this mean and SD: the answers to both questions are known."""
+    noise = np.random.default_rng(0).permutation(np.linspace(-1, 1, 12))
+    values = ratio * np.exp(spread * noise / noise.std(ddof=1))
+    comparison = compare(paired([1.0] * 12, list(values), TOTAL))
+    (result,) = hypotheses.answered(HYPOTHESES[:1], comparison)
+    assert result.finding is not None
+    assert result.finding.decision is decision
+    is_rejected = ratio != 1
+    assert result.finding.different is is_rejected
+    counts = (
+        f"Rejected: {int(is_rejected)}, no difference beyond the margin: {int(not is_rejected)}, "
+    )
+    assert counts in hypotheses.sentence([result])
+    assert ("rejected" in hypotheses.text(result)) is is_rejected
