@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.config.settings import to_text
+from experiments.config.settings import parameter_names, to_text
 from experiments.config.stopping import STOP
 from experiments.planning import treatments
 from experiments.run import cell_run, journal_runs, mlflow_run
@@ -57,7 +57,7 @@ def open_journal(
         store.close_stale(place)
     redacted = Redaction(secrets(os.environ)).all(vars(settings))
     texts = {name: to_text(value) for name, value in redacted.items()}
-    not_logged = cell_run.not_logged(settings)
+    not_logged = cell_run.not_logged(settings) | parameter_names(settings)
     logged = {name: text for name, text in texts.items() if text and name not in not_logged}
     run = RunOpened(
         uuid.uuid4().hex,

@@ -474,8 +474,8 @@ import json, os, sys
 from pathlib import Path
 from types import SimpleNamespace
 from experiments.cell.__main__ import opened
-from experiments.config.settings import TrainingSettings
-settings = TrainingSettings()
+from experiments.studies.captioning import Settings
+settings = Settings()
 spec = {"framework": "pytorch+compile", "device": "cpu", "threads": 1, "block": 1}
 opened(SimpleNamespace(**spec, settings=settings, environment={}))
 folders = [os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]]
