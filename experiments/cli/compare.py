@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from experiments import studies
 from experiments.cli.campaign import print_conditions, print_warnings, verdict_code
 from experiments.cli.commands.compare import Compare
-from experiments.cli.results import log_result
 from experiments.config import shell
 from experiments.config.console import Display
 from experiments.config.settings import as_text
 from experiments.contract import Progress
-from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce
+from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, log_result
 from tracking import accounts, clock, links, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.links import source, table_tag

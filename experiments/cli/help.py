@@ -61,13 +61,8 @@ def page(entry: Entry, words: Sequence[str]) -> str:
         for field in (field for field in shown if field.metadata["group"] == group):
             default = settings.to_text(preset.get(field.name, field.default))
             head = f"  --{field.name.rstrip('_')} {default}"
-            if is_complete:
-                lines += [
-                    *_wrapped(head.lstrip(), 2),
-                    *_wrapped(_description(field, entry), INDENT),
-                ]
-            else:
-                lines += _beside(head, field.metadata["help"])
+            text = _description(field, entry) if is_complete else field.metadata["help"]
+            lines += _beside(head, text, INDENT if is_complete else COLUMN)
     if is_complete and entry.presets:
         lines += ["", "presets:"]
         for name, values in entry.presets.items():
@@ -99,11 +94,11 @@ def _description(field: Field[Any], entry: Entry) -> str:
     return f"{rules['help']} ({accepted})" if accepted else str(rules["help"])
 
 
-def _beside(head: str, text: str) -> list[str]:
+def _beside(head: str, text: str, column: int = COLUMN) -> list[str]:
     """Return a text in the column behind a head, or below a head that is too long for that."""
-    lines = _wrapped(text, COLUMN)
-    if len(head) < COLUMN:
-        return [head.ljust(COLUMN) + lines[0].lstrip(), *lines[1:]]
+    lines = _wrapped(text, column)
+    if len(head) < column:
+        return [head.ljust(column) + lines[0].lstrip(), *lines[1:]]
     return [*_wrapped(head.lstrip(), 2), *lines]
 
 

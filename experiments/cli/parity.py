@@ -13,11 +13,11 @@ import models
 from experiments.cli.campaign import print_warnings
 from experiments.cli.codes import DONE, FAILED
 from experiments.cli.commands.parity import Parity
-from experiments.cli.results import log_result
 from experiments.config import devices, interpreters
 from experiments.config.console import Box, Display, Table, box, plain_text
 from experiments.config.settings import as_text
 from experiments.run import parity_cache
+from experiments.run.mlflow_run import log_result
 from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate

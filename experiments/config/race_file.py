@@ -195,13 +195,11 @@ def load(file: str, levels: Sequence[str], timeout: str) -> Race:
 
 def _from_file(path: Path, timeout: str) -> Race:
     file = _read(_File, path, f"file={plain.path(path)}")
-    defaults = {"timeout": timeout, **_set_values(file.defaults)}
-    merged = {
-        name: Level(
-            **{**defaults, **_set_values(level), "env": {**file.defaults.env, **level.env}},
-        )
-        for name, level in file.levels.items()
-    }
+    defaults = {"timeout": timeout, **file.defaults.model_dump(exclude_unset=True)}
+    merged = {}
+    for name, level in file.levels.items():
+        variables = {"env": file.defaults.env | level.env}
+        merged[name] = Level(**defaults | level.model_dump(exclude_unset=True) | variables)
     return Race(
         folder=path.resolve().parent,
         levels=merged,
@@ -219,11 +217,22 @@ def _read(kind: type[F], path: Path, label: str) -> F:
             f"{label} cannot be read: {plain.short(str(error))}; write TOML as in "
             "docs/tutorials/your-script.md",
         ) from None
-    return _validated(kind, values, label)
-
-
-def _set_values(table: Conditions) -> dict[str, Any]:
-    return {name: getattr(table, name) for name in table.model_fields_set}
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+    *parents, key = (str(part) for part in first["loc"] if part != "[key]")
+    right, reason = "", first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        table = Level if parents[:1] == ["levels"] else Conditions
+        if parents[:1] == ["outcomes"]:
+            table = ReportedOutcome  # type: ignore[assignment]
+        fields = table.model_fields if parents else kind.model_fields
+        reason, right = "is not known", suggestion(key, list(fields))
+    raise UsageError(
+        ErrorCode.UNKNOWN_NAME if right else ErrorCode.INVALID_VALUE,
+        f"{label}: {plain.short('.'.join([*parents, key]))}: {reason}{right}",
+    )
 
 
 def _from_texts(texts: Sequence[str], timeout: str) -> Race:
@@ -242,22 +251,3 @@ def _from_texts(texts: Sequence[str], timeout: str) -> Race:
             raise UsageError(ErrorCode.DUPLICATE, f"level {name} is named twice; keep one")
         levels[name] = Level(command=command, timeout=timeout)
     return Race(folder=Path.cwd(), levels=levels)
-
-
-def _validated(kind: type[F], values: Mapping[str, Any], label: str) -> F:
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-    *parents, key = (str(part) for part in first["loc"] if part != "[key]")
-    right, reason = "", first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        table = Level if parents[:1] == ["levels"] else Conditions
-        if parents[:1] == ["outcomes"]:
-            table = ReportedOutcome  # type: ignore[assignment]
-        fields = table.model_fields if parents else kind.model_fields
-        reason, right = "is not known", suggestion(key, list(fields))
-    raise UsageError(
-        ErrorCode.UNKNOWN_NAME if right else ErrorCode.INVALID_VALUE,
-        f"{label}: {plain.short('.'.join([*parents, key]))}: {reason}{right}",
-    )

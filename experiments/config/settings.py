@@ -116,9 +116,11 @@ def parameter(default: Any, *instead: str) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True)
+# Groups and bases have no instances. To make methods of a dataclass takes a millisecond, at every
+# start: they get none.
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class DesignSettings:
-    """What is compared, and how often."""
+    """Compared treatments and the number of blocks."""
 
     preset: str = campaign_setting(
         "demo", "a set of settings; others of the call override it", group="design"
@@ -213,8 +215,16 @@ class DesignSettings:
         not_logged=True,
     )
 
+    @property
+    def until_settled(self) -> bool:
+        return self.until == "settled"
 
-@dataclass(frozen=True)
+    @property
+    def most_blocks(self) -> int:
+        return self.max_blocks if self.until_settled else self.blocks
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class MachineSettings:
     """Use of the machine by a cell."""
 
@@ -292,7 +302,7 @@ class MachineSettings:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ClockSettings:
     """Readings of the clock, and turns of cells."""
 
@@ -322,7 +332,7 @@ class ClockSettings:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ClusterSettings:
     """Jobs of a Slurm cluster."""
 
@@ -360,8 +370,12 @@ class ClusterSettings:
         advanced=True,
     )
 
+    @property
+    def on_cluster(self) -> bool:
+        return self.executor != "local"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class VerdictSettings:
     """Controls, and what the verdicts are about."""
 
@@ -399,7 +413,7 @@ class VerdictSettings:
     fail_if: tuple[str, ...] = campaign_setting((), FAIL_IF, group="verdict")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class RecordSettings:
     """Files of a campaign."""
 
@@ -441,14 +455,6 @@ class CampaignSettings(
     not_offered: ClassVar[frozenset[str]] = frozenset()
 
     @property
-    def until_settled(self) -> bool:
-        return self.until == "settled"
-
-    @property
-    def on_cluster(self) -> bool:
-        return self.executor != "local"
-
-    @property
     def workers_of_a_cell(self) -> int:
         """Most processes of a cell that train together."""
         return 1
@@ -463,12 +469,8 @@ class CampaignSettings(
         """Fewest CPUs that a node must have; 0: as many as it has."""
         return 0
 
-    @property
-    def most_blocks(self) -> int:
-        return self.max_blocks if self.until_settled else self.blocks
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class TrainingSettings(CampaignSettings):
     """Settings of experiments that train networks."""
 
@@ -489,7 +491,7 @@ class TrainingSettings(CampaignSettings):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ProfileSettings:
     """Profile in addition to the measurement."""
 
@@ -515,7 +517,7 @@ class SgdSettings:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ModelSettings(TrainingSettings):
     """Settings of trainings by epochs, whose networks then answer requests and may be kept."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -151,11 +151,6 @@ def check_pins(text: str) -> dict[str, str]:
 def canonical(name: str) -> str:
     """Return the name of a package as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def arguments(name: str, values: Iterable[str]) -> str:
-    """Return the option that measures these values of a setting in one campaign."""
-    return f"vary={name}={_joined(list(values))}"
 
 
 def _versions(settings: CampaignSettings) -> Variation:

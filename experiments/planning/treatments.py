@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.config import devices, variation
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings, DesignSettings
 from experiments.contract import Study, Treatment
 from tracking.errors import ErrorCode, UsageError
 
@@ -73,7 +73,7 @@ def _of_study(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]
     return treatments
 
 
-def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
+def check_count(settings: DesignSettings, *factors: Sequence[Any]) -> None:
     """Raise UsageError if every combination of levels, in every block, is too many cells."""
     blocks = settings.most_blocks
     count = math.prod(map(len, factors)) * blocks

@@ -492,10 +492,11 @@ def _threads(settings: CampaignSettings) -> int:
 
 def not_logged(settings: CampaignSettings) -> frozenset[str]:
     """Return the settings that are no params of runs: places, and what a command does not have."""
-    unused = settings.not_offered
-    if not (settings.frameworks or settings.on_cluster):
-        unused |= CLUSTER
-    return not_logged_names(settings) | unused
+    names = not_logged_names(settings)
+    if not settings.frameworks:
+        names |= settings.not_offered
+        names |= frozenset() if settings.on_cluster else CLUSTER
+    return names
 
 
 def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:

@@ -11,11 +11,21 @@ from pathlib import Path
 
 from experiments.contract import Study
 from experiments.metrics import PRIMARY_AT_MOST, shown_name
-from tracking import accounts, links
+from tracking import accounts, clock, links
 from tracking.errors import ErrorCode
 from tracking.limits import RUN_NAME_CHARACTERS
 from tracking.reader import Rejected, Unreachable
-from tracking.records import Record, RunKind, RunOpened
+from tracking.records import (
+    Artifact,
+    Metrics,
+    Point,
+    Record,
+    RunClosed,
+    RunKind,
+    RunOpened,
+    RunOutcome,
+    Tags,
+)
 from tracking.store import Store, note
 
 ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
@@ -49,15 +59,16 @@ def open_run(store: Store, run: RunOpened, *, adopt: bool = True) -> tuple[RunOp
     return opened, run_id
 
 
-def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, what: str) -> str:
-    """Record finished work as a run.
-
-    Args:
-        store: The tracking server.
-        run: As it is opened.
-        records: Of the run.
-        folder: That paths of artifacts are relative to.
-        what: The work's name, for the launch that links to it.
+def log_result(
+    store: Store,
+    run: RunOpened,
+    points: Sequence[Point],
+    tags: dict[str, str],
+    folder: Path,
+    outcome: RunOutcome,
+    reason: str,
+) -> str:
+    """Log a command's result as a run with metrics, tags and all files of a folder.
 
     Returns:
         The page of the run.
@@ -66,10 +77,16 @@ def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, 
         Rejected: If the server refuses a record.
         Unreachable: If the server does not answer.
     """
+    records: list[Record] = [
+        Artifact(run.run, ".", ""),
+        Metrics(run.run, tuple(points)),
+        Tags(run.run, tags),
+        RunClosed(run.run, clock.now_ms(), outcome, reason),
+    ]
     opened, run_id = open_run(store, run)
     if refused := store.apply(records, folder):
         raise Rejected(ErrorCode.DENIED, refused[0])
-    link_launch(store, opened.experiment, run_id, what)
+    link_launch(store, opened.experiment, run_id, run.tags["kind"])
     return links.page(store, opened.experiment, run_id)
 
 

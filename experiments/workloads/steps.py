@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from experiments.config import devices
+from experiments.config.settings import CampaignSettings, ModelSettings
+from experiments.studies.captioning import Settings
 from tracking.errors import ErrorCode, UsageError
 
 # Finding of a framework's check: seconds of a training step.
@@ -21,13 +22,13 @@ def choices(most: int) -> list[int]:
     return [max(1, int(share * most)) for share in SHARES]
 
 
-def shortened(settings: Any, findings: Sequence[Mapping[str, str]], examples: int) -> Any:
+def shortened(settings: Settings, findings: Sequence[Mapping[str, str]], examples: int) -> Settings:
     """Return the settings with as many steps as the slowest framework trains in `training_seconds`.
 
     If even the fewest take longer, these.
 
     Args:
-        settings: Settings with `training_seconds`, and those of `check`.
+        settings: Settings of a campaign.
         findings: Of the checks of all frameworks; without a time of a step nothing changes.
         examples: Number of training examples.
     """
@@ -47,11 +48,11 @@ def shortened(settings: Any, findings: Sequence[Mapping[str, str]], examples: in
     return shorter
 
 
-def check(settings: Any, examples: int, what: str, data: str) -> None:
+def check(settings: ModelSettings, examples: int, what: str, data: str) -> None:
     """Raise UsageError for a training by epochs that leaves no step to be measured.
 
     Args:
-        settings: Settings with `batch_size`, `epochs`, `steps_per_epoch` and `warmup_steps`.
+        settings: Settings of a cell.
         examples: Number of training examples.
         what: Name of the examples, such as `training captions`.
         data: Name of the data set.
@@ -82,7 +83,7 @@ def check(settings: Any, examples: int, what: str, data: str) -> None:
     check_windows(settings, measured, f"{measured} measured steps of an epoch")
 
 
-def check_windows(settings: Any, steps: int, what: str) -> None:
+def check_windows(settings: CampaignSettings, steps: int, what: str) -> None:
     """Raise UsageError if a window is longer than the steps that are measured in a row."""
     kind = devices.timing(settings)
     most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[kind]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import models
-from experiments.config.settings import ModelSettings
 from experiments.contract import TimedPhase
+from experiments.studies import captioning
 from models.contract import Batch, OptimizerConfig
 from tests.toy_framework.adapter import Adapter
 
@@ -83,7 +83,7 @@ def batches(count: int) -> Iterator[Batch]:
 
 def cell(folder: Path, **settings: Any) -> Any:
     few = {"epochs": 3, "warmup_steps": 3, "timing": "free", "window_steps": 4}
-    values = ModelSettings(**{**few, **settings})
+    values = captioning.Settings(**{**few, **settings})
     checkpoint = str(folder / "checkpoint")
     return SimpleNamespace(
         checkpoint=checkpoint,

@@ -28,7 +28,6 @@ from models.contract import Weights
 from tests import slurm
 from tests.conftest import QUICK, Place
 from tests.experiments.datasets.folders import picture
-from tests.experiments.small_campaigns import run as run_campaign
 from tests.slurm import Slurm
 from tracking.store import Store
 
@@ -246,8 +245,17 @@ def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
     assert count > 80
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("way", ["treatments", pytest.param("sweep", marks=pytest.mark.slow)])
+QUICK_WAYS = ("treatments-everything", "treatments-pictures", "treatments-split", "sweep-data")
+
+
+@pytest.mark.parametrize(
+    ("way", "group"),
+    [
+        pytest.param(way, group, marks=() if f"{way}-{group}" in QUICK_WAYS else pytest.mark.slow)
+        for way in ("treatments", "sweep")
+        for group in GROUPS
+    ],
+)
 def test_cell_has_the_settings_of_its_level(
     place: Place, monkeypatch: pytest.MonkeyPatch, way: str, group: str
 ) -> None:
@@ -342,31 +350,3 @@ def test_cell_on_a_cluster_has_the_settings_of_its_level(
     base = {**SYNTHETIC, "executor": "slurm", "partition": "main", "timing": "step"}
     device = ("cpu", "cuda", CHECKS["device"][2])
     check_levels(on_cluster, base, {**CHECKS, "device": device}, way)
-
-
-def test_sweep_confirms_with_the_best_settings(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trials and both levels of the confirmation have the threads and memory of their params."""
-    monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    sizes = {"epochs": "1", "batch_size": "8", "steps_per_epoch": "12", "inference_requests": "4"}
-    search = {"search": "threads=3|1,malloc=keep|system", "sampler": "grid", "trials": "4"}
-    settings = {"experiment": "lenet", "frameworks": "toy", "threads": "2", **sizes, **search}
-    run_campaign(place, "sweep", **settings)
-    runs = list(Store(place.uri).runs("lenet"))
-    trials = [run for run in runs if run.tags["kind"] == "trial"]
-    cells = {run.tags["treatment"]: run for run in runs if run.tags["kind"] == "cell"}
-    reports = {
-        path.parent.name: report_of(path.parent)
-        for path in place.journal.glob("*/cells/*/*/environment.json")
-    }
-    for run in (*trials, *cells.values()):
-        report = reports[run.tags["origin"][:8]]
-        assert str(report["threads"]) == run.params["threads"]
-        assert (report["faults"] < MAPPED_ANEW) == (run.params["malloc"] == "keep")
-    combinations = sorted((run.params["threads"], run.params["malloc"]) for run in trials)
-    assert combinations == [("1", "keep"), ("1", "system"), ("3", "keep"), ("3", "system")]
-    default, best = cells["default"], cells["best"]
-    assert (default.params["threads"], default.params["malloc"]) == ("2", "system")
-    assert best.params["threads"] in ("1", "3")
-    assert default.tags["settings_hash"] != best.tags["settings_hash"]

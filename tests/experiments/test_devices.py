@@ -242,9 +242,9 @@ import resource, sys, threading
 sys.path.insert(0, sys.argv[2])
 from types import SimpleNamespace
 from experiments.cell.opening import opened
-from experiments.config.settings import TrainingSettings
+from experiments.studies.captioning import Settings
 
-settings = TrainingSettings(malloc=sys.argv[1])
+settings = Settings(malloc=sys.argv[1])
 opened(SimpleNamespace(
     framework="toy", device="cpu", threads=1, block=1, settings=settings, environment={{}}
 ))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from statsmodels.stats.power import TTestPower
 
 from experiments import studies
@@ -65,16 +64,6 @@ def test_dry_run_forecasts_and_writes_nothing(place: Place) -> None:
     assert lines["time"].startswith("at least")
 
 
-def test_dry_run_in_empty_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["captioning", "--dry_run", "--until=settled", "--max_blocks=18"]) == DONE
-    text = capsys.readouterr().out
-    assert "36: 2 in each of at most 18 blocks, the first look after 6" in text
-    assert list(tmp_path.iterdir()) == []
-
-
 PRESETS = [(name, preset) for name in studies.available() for preset in studies.load(name).presets]
 # What a preset leaves to the user.
 INPUTS = {
@@ -88,6 +77,33 @@ INPUTS = {
 }
 
 
+LOOKS = "36: 2 in each of at most 18 blocks, the first look after 6"
+SINGLE = "! nothing to compare: pytorch"
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "is_printed"),
+    [
+        ("captioning --until=settled --max_blocks=18", LOOKS, True),
+        ("lenet --frameworks=pytorch", SINGLE, True),
+        ("lenet --frameworks=pytorch --aa", SINGLE, False),
+        ("lenet", SINGLE, False),
+    ],
+)
+def test_dry_run_in_empty_folder(
+    call: str,
+    text: str,
+    is_printed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*call.split(), "--dry_run"]) == DONE
+    assert (text in capsys.readouterr().out) is is_printed
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("name", "preset"), PRESETS, ids=map(" ".join, PRESETS))
 def test_every_preset_starts(
     name: str, preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -98,15 +114,11 @@ def test_every_preset_starts(
     if (name, preset) == ("lenet", "paper"):
         (tmp_path / "mnist").mkdir()
         write_mnist(tmp_path / "mnist", "", train=60_000)
+    if preset == "demo":
+        study = studies.load(name)
+        assert study.settings(**study.presets[preset]).blocks >= MINIMUM_BLOCKS, "a verdict"
     inputs = INPUTS.get(f"{name} {preset}", INPUTS.get(name, []))
     assert main([name, f"--preset={preset}", "--dry_run", *inputs]) == DONE, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", studies.available())
-def test_every_demo_can_give_a_verdict(name: str) -> None:
-    study = studies.load(name)
-    settings = study.settings(**study.presets["demo"])
-    assert settings.blocks >= MINIMUM_BLOCKS
 
 
 def test_points_of_the_paper_that_cannot_train_are_left_out(
@@ -133,42 +145,6 @@ def test_dry_run_refuses_invalid_settings(
     (line,) = capsys.readouterr().err.splitlines()
     assert word.partition("=")[0].removeprefix("--") in line
     assert list(tmp_path.iterdir()) == []
-
-
-def test_dry_run_lists_pictures_that_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in "ab":
-        (tmp_path / "data" / name).mkdir(parents=True)
-        for number in range(200):
-            path = tmp_path / "data" / name / f"{number:03}.png"
-            Image.new("RGB", (12, 12), (number, 90, 30)).save(path)
-    picture = (tmp_path / "data/a/008.png").read_bytes()
-    broken = {"a/003.png": b"none", "b/007.png": picture[:-30], "a/001.png": b""}
-    for name, content in broken.items():
-        (tmp_path / "data" / name).write_bytes(content)
-    words = ["--frameworks=pytorch", "--batch_size=8", "--image_size=32", "--steps_per_epoch=8"]
-    assert main(["classification", *words, "--model=lenet", "--data=data", "--dry_run"]) == DONE
-    listed = re.findall(r"^  (/.*\.png): .+$", capsys.readouterr().out, re.MULTILINE)
-    assert sorted(listed) == sorted(str(tmp_path / "data" / name) for name in broken)
-    assert {path.name for path in tmp_path.iterdir()} == {"data"}
-
-
-@pytest.mark.parametrize(
-    ("words", "is_single"),
-    [(["--frameworks=pytorch"], True), (["--frameworks=pytorch", "--aa"], False), ([], False)],
-)
-def test_dry_run_warns_of_single_treatment(
-    words: list[str],
-    is_single: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["lenet", "--dry_run", *words]) == DONE
-    assert ("! nothing to compare: pytorch" in capsys.readouterr().out) is is_single
 
 
 def test_detectable_effect_equals_power_of_t_test() -> None:

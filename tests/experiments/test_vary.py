@@ -70,10 +70,16 @@ def test_cells_of_every_value_have_separate_folders() -> None:
         assert len({Cell(treatment.name, 1, 0).key for treatment in treatments}) == 2
 
 
-@pytest.mark.parametrize("text", re.split(r" · |\n", INVALID.strip()))
-def test_invalid_variation_is_one_line(text: str) -> None:
+@pytest.mark.parametrize(
+    ("study", "text"),
+    [
+        ("grid", "batch_size=1,2"),
+        *(("captioning", text) for text in re.split(r" · |\n", INVALID.strip())),
+    ],
+)
+def test_invalid_variation_is_one_line(study: str, text: str) -> None:
     with pytest.raises(UsageError, match=r"^[^\n]+$"):
-        variation.parse(settings(vary=text))
+        variation.parse(settings(study, vary=text))
 
 
 @pytest.mark.parametrize("study", sorted(set(studies.available()) - {"race"}))
@@ -93,18 +99,6 @@ def test_every_study_can_vary_a_setting(study: str) -> None:
     assert (plain.factor in both.strata) == is_stratum
     groups = {treatment.group for treatment in plain.treatments}
     assert {treatment.group for treatment in both.treatments} == groups
-
-
-@pytest.mark.parametrize(
-    ("study", "text", "part"),
-    [
-        ("grid", "batch_size=1,2", "batch_sizes"),
-    ],
-)
-def test_factor_of_a_study_cannot_be_varied(study: str, text: str, part: str) -> None:
-    with pytest.raises(UsageError) as error:
-        plan(study, vary=text)
-    assert part in str(error.value)
 
 
 @pytest.mark.parametrize(

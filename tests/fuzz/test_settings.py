@@ -27,7 +27,7 @@ MANY = 500
 def check_values(values: Any) -> None:
     """Assert that values are within their bounds and free of control characters."""
     settings.check(values)
-    for field in dataclasses.fields(values):
+    for field in settings.for_users(values):
         value = getattr(values, field.name)
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, str):
@@ -80,7 +80,7 @@ SETTINGS = st.sampled_from(
     [
         (name, field.name)
         for name, (kind, _) in ENTRIES.items()
-        for field in dataclasses.fields(kind)
+        for field in settings.for_users(kind)
         if field.name != "settings"
     ]
 )

@@ -445,8 +445,8 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 from experiments.cell.opening import opened
-from experiments.config.settings import TrainingSettings
-settings = TrainingSettings()
+from experiments.studies.captioning import Settings
+settings = Settings()
 spec = {"framework": name, "device": "cpu", "threads": 1, "block": 1}
 opened(SimpleNamespace(**spec, settings=settings, environment={}))
 folders = [os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]]

@@ -149,8 +149,7 @@ def shortened(
     if settings.data == "synthetic":
         return settings
     examples = prepared.dataset.counts["training_captions"]
-    shorter: Settings = steps.shortened(settings, findings, examples)
-    return shorter
+    return steps.shortened(settings, findings, examples)
 
 
 WORKLOAD = Workload(prepare=prepare, shortened=shortened, after_extraction=after_extraction)
