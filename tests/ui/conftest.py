@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests import debian
 from tests.conftest import QUICK
-from tests.deploy.group import Group
+from tests.deploy.group import Group, add_teams
 
 SIZE = {"width": 1400, "height": 900}
 # On its own machine MLflow's assistant opens itself over a third of the page, once.
@@ -45,12 +45,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def newcomer(group: Group) -> Group:
     """Server with a team that has dana only: other tests fill the experiments of the others."""
-    for settings in (
-        {"action": "add_team", "team": "images"},
-        {"action": "add_user", "user": "dana", "team": "images"},
-    ):
-        done = group.admin(**settings)
-        assert done.returncode == 0, done.stdout + done.stderr
+    add_teams(group, {"images": "dana"})
     return group
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -122,9 +124,7 @@ def test_script_of_a_run_does_not_execute(page: Page, newcomer: Group, tmp_path:
     page.wait_for_function("window.owned")  # unescaped it does
 
     place = "images/grid"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_USERNAME", "dana")
-        patch.setenv("MLFLOW_TRACKING_PASSWORD", newcomer.password("dana"))
+    with patch.dict(os.environ, newcomer.environment("dana")):
         store = Store(newcomer.uri)
         records = [hostile(at, place) for at in drawn("images", "dana", "m", 1.2, seed=0)]
         assert store.apply(records, tmp_path) == []
@@ -165,7 +165,8 @@ def hostile(record: Record, place: str) -> Record:
     if not isinstance(record, RunOpened):
         return record
     shown = ("model", "dataset", "machine", "framework", "commit")
-    tags = {key: text + SCRIPT * (key in shown) for key, text in record.tags.items()}
+    tags = {"model": "drawn", "dataset": "drawn", **record.tags}
+    tags |= {key: tags[key] + SCRIPT for key in shown if key in tags}
     return replace(
         record,
         experiment=place,
