@@ -265,11 +265,9 @@ def _stream_file(route: Route, scope: Scope) -> Scope:
     """
     query = dict(parse_qsl(scope["query_string"].decode()))
     try:
-        if model := route.named.get("model_id"):
-            _, uri = backend.locate(model, is_model=True)
-        else:
-            run = query.get("run_id") or query.get("run_uuid", "")
-            _, uri = backend.locate(run, is_model=False)
+        run = query.get("run_id") or query.get("run_uuid", "")
+        model = route.named.get("model_id", "")
+        _, uri = backend.locate(model or run, is_model=bool(model))
     except LookupError:
         raise Refusal(Reason.NOT_FOUND, "there is no such run or model") from None
     folder = uri.removeprefix(backend.ARTIFACT_SCHEME).strip("/")

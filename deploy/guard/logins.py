@@ -7,7 +7,6 @@ to wrong passwords, and to addresses that the name has not logged in from.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import hmac
 import logging
@@ -16,9 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-import anyio
+from anyio import CapacityLimiter, to_thread
 from cachetools import TTLCache
 from sqlalchemy.exc import SQLAlchemyError
+from werkzeug.datastructures import Authorization
 
 from deploy.guard import backend
 from deploy.guard.backend import Account
@@ -44,15 +44,14 @@ class LoginHistory:
     def __init__(self) -> None:
         self._key = os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"].encode()
         self._days: TTLCache[str, int] = TTLCache(REMEMBERED, DAY_SECONDS)
-        self._limiter = anyio.CapacityLimiter(1)
+        self._limiter = CapacityLimiter(1)
 
     async def has(self, user: str, client: str) -> bool:
         """Return whether the name logged in from the address, in any worker."""
         pair = self._pair(user, client)
         if pair not in self._days:
-            run, limiter = anyio.to_thread.run_sync, self._limiter
             try:
-                day = await run(backend.last_login, pair, limiter=limiter)
+                day = await to_thread.run_sync(backend.last_login, pair, limiter=self._limiter)
             except SQLAlchemyError:
                 LOGGER.warning("the history of log-ins cannot be read")
                 return False
@@ -69,7 +68,7 @@ class LoginHistory:
         self._days[pair] = today
         try:
             oldest = today - HISTORY_DAYS
-            await anyio.to_thread.run_sync(backend.add_login, pair, today, oldest)
+            await to_thread.run_sync(backend.add_login, pair, today, oldest)
         except SQLAlchemyError:  # the log-in was right all the same
             LOGGER.warning("the history of log-ins cannot be written")
 
@@ -125,8 +124,8 @@ class Logins:
         self._of_name = Backoff(FREE_OF_NAME, clock)
         self._history = LoginHistory()
         # Strangers wait for each other, and not those who have logged in from their address.
-        self._hashing = {is_familiar: anyio.CapacityLimiter(1) for is_familiar in (False, True)}
-        self._renewing = anyio.CapacityLimiter(1)
+        self._hashing = {is_familiar: CapacityLimiter(1) for is_familiar in (False, True)}
+        self._renewing = CapacityLimiter(1)
         self._checks: dict[tuple[str, str], asyncio.Task[Account | None]] = {}
         self._waiting: Counter[str] = Counter()
 
@@ -179,8 +178,7 @@ class Logins:
         if account := backend.cached_account(user, password):
             return account
         if backend.is_remembered(user, password):
-            run = anyio.to_thread.run_sync
-            return await run(backend.renew, user, password, limiter=self._renewing)
+            return await to_thread.run_sync(backend.renew, user, password, limiter=self._renewing)
         if check := self._checks.get((user, password)):  # one hashing for equal requests
             return await asyncio.shield(check)
         return None
@@ -197,7 +195,7 @@ class Logins:
             backoff.add_failure(key)
         limiter = self._hashing[is_familiar]
         check = asyncio.ensure_future(
-            anyio.to_thread.run_sync(backend.verify_password, user, password, limiter=limiter)
+            to_thread.run_sync(backend.verify_password, user, password, limiter=limiter)
         )
         self._checks[user, password] = check
         self._waiting[client] += 1
@@ -223,7 +221,7 @@ async def proxy_account(user: str) -> tuple[Account, bytes]:
     """
     entry = None
     if user.isprintable() and len(user) <= LONGEST_NAME:
-        entry = await anyio.to_thread.run_sync(backend.proxy_account, user)
+        entry = await to_thread.run_sync(backend.proxy_account, user)
     if entry:
         return entry
     shown = ascii(user)[1:-1][:LONGEST_NAME]
@@ -235,17 +233,14 @@ async def proxy_account(user: str) -> tuple[Account, bytes]:
 
 
 def _credentials(authorization: str) -> tuple[str, str]:
-    """Return name and password of a Basic header. Raises Refusal if it has none."""
-    scheme, _, coded = authorization.partition(" ")
-    user = password = ""
-    try:
-        if scheme.lower() == "basic":
-            text = base64.b64decode(coded.strip(), validate=True).decode()
-            user, _, password = text.partition(":")
-    except ValueError:  # of base64 and of UTF-8
-        pass
-    is_text = f"{user}{password}".isprintable() and len(user) <= LONGEST_NAME
-    if not (user and password and is_text):
+    """Return name and password of a Basic header, as MLflow reads it.
+
+    Raises:
+        Refusal: It has none.
+    """
+    words = Authorization.from_header(authorization) if authorization.isascii() else None
+    user, password = (words.username, words.password) if words else (None, None)
+    if not (user and password and f"{user}{password}".isprintable() and len(user) <= LONGEST_NAME):
         raise Refusal(Reason.NO_LOGIN, f"no name and password; {SET_VARIABLES}")
     return user, password
 

@@ -38,13 +38,13 @@ PROXY_SECRET, SHORTEST_SECRET = "EVENHAND_PROXY_SECRET", 32
 STATEMENT_SECONDS = 60
 # Where `evenhand admin` writes passwords of new users, if it is called in the server's folder.
 ACCOUNTS = ".evenhand/accounts"
-UVICORN: dict[str, str | int | bool] = {
-    "http": "deploy.guard.connections:BoundedProtocol",
-    "ws": "none",
-    "timeout_keep_alive": 20,
+UVICORN = {
+    "UVICORN_HTTP": "deploy.guard.connections:BoundedProtocol",
+    "UVICORN_WS": "none",
+    "UVICORN_TIMEOUT_KEEP_ALIVE": "20",
     # A worker that does not answer in this time is ended. A busy one may need some seconds.
-    "timeout_worker_healthcheck": 30,
-    "server_header": False,
+    "UVICORN_TIMEOUT_WORKER_HEALTHCHECK": "30",
+    "UVICORN_SERVER_HEADER": "False",
 }
 
 
@@ -74,7 +74,7 @@ def prepare(context: click.Context) -> None:
     os.environ |= {
         "MLFLOW_BACKEND_STORE_URI": uri,
         **_addresses(options),
-        **{f"UVICORN_{name.upper()}": str(value) for name, value in UVICORN.items()},
+        **UVICORN,
         "UVICORN_PROXY_HEADERS": str(bool(os.environ.get(PROXIES))),
     }
     _prepare(options["artifacts_destination"])

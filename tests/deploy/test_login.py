@@ -64,6 +64,7 @@ def test_user_of_the_proxy_has_an_accounts_rights(server: Group, headers: dict[s
 @pytest.mark.parametrize(
     ("headers", "status", "reason"),
     [
+        ([("Authorization", "Basic é")], 401, "no_login"),
         ([(USER, PERSON)], 401, "no_login"),
         ([(SECRET, ""), (USER, PERSON)], 401, "no_login"),
         ([(SECRET, secrets.token_hex(24)), (USER, PERSON)], 401, "no_login"),

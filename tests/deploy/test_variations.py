@@ -17,7 +17,7 @@ ROUTES = [line for kind in OFFERED for line in routes.classes()[kind]]
 CLASSES = ("NUL", "whitespace", "case", "escapes", "duplicates", "look-alikes", "camelCase")
 
 
-@pytest.fixture(scope="module", params=[200, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[50, pytest.param(1_000, marks=pytest.mark.slow)])
 def of_each_class(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

@@ -190,8 +190,9 @@ def contents(place: Place) -> dict[str, list[dict[str, Any]]]:
         tags = {key: text for key, text in run.tags.items() if key not in OF_THE_MOMENT}
         results = {"name": run.name, "status": run.status, "params": dict(run.params), "tags": tags}
         results["points"] = {key: store.points(run.run_id, key) for key in run.metrics}
-        if tags["kind"] == "cell":  # a campaign's files may be those of several lives
+        if tags.get("kind") == "cell":  # a campaign's files may be those of several lives
             digests = {str(path.relative_to(folder)): sha256(path.read_bytes()) for path in paths}
             results["files"] = {name: digest.hexdigest() for name, digest in digests.items()}
-        runs.setdefault(tags["origin"], []).append(results)
+        # A parent that was killed early leaves a campaign's run without tags.
+        runs.setdefault(tags.get("origin", run.run_id), []).append(results)
     return runs
