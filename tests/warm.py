@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOY = str(ROOT / "tests" / "toy_framework" / "installed")
 FRAMEWORK = "EVENHAND_WARM_FRAMEWORK"  # of a server
 _STARTING = threading.Lock()
+_STARTED: list[subprocess.Popen[bytes]] = []
 _ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
 
 
@@ -84,7 +85,7 @@ class Process:
         self._process = context.Process(
             target=_run, args=(command[1:], dict(environment), folder, files, has_group)
         )
-        with _STARTING:  # threads would restore each other's environment and server
+        with _STARTING:  # threads would restore each other's server
             connect = _server(framework and server_of(framework)).connect_to_new_process
             with patch.object(forkserver, "connect_to_new_process", connect):
                 self._process.start()
@@ -143,7 +144,13 @@ def _server(framework: str) -> forkserver.ForkServer:
     variables = {"PYTHONPATH": os.pathsep.join([str(ROOT), TOY]), FRAMEWORK: framework}
     if framework:
         variables |= variables_of(framework)
-    with patch.dict(os.environ, {**_ENVIRONMENT, **variables}, clear=True):
+
+    def spawn(path: bytes, args: Sequence[bytes], passfds: Sequence[int]) -> int:
+        options = {"env": {**_ENVIRONMENT, **variables}, "pass_fds": passfds}
+        _STARTED.append(subprocess.Popen(args, executable=path, **options))
+        return _STARTED[-1].pid
+
+    with patch.object(util, "spawnv_passfds", spawn):
         server.ensure_running()
     return server
 
