@@ -38,21 +38,23 @@ def lock_first_use(uri: str, *, to_read: bool = False) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path == Path() or path.is_dir():
             raise IsADirectoryError
-        # The folder is locked: another file would stay there, and SQLite's locks are lost with any
-        # handle of its file.
-        handle = os.open(path.parent, os.O_RDONLY)
     except OSError:
         raise UsageError(
             ErrorCode.UNWRITABLE,
             f"tracking store {uri} cannot be a file; set MLFLOW_TRACKING_URI to one such as "
             "sqlite:///mlflow.db",
         ) from None
+    # The folder is locked: another file would stay there, and SQLite's locks are lost with any
+    # handle of its file.
+    handle = None
+    with suppress(OSError):  # no right to list the folder, or a file system without locks
+        handle = os.open(path.parent, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def file_of(uri: str) -> Path | None:

@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -251,22 +252,16 @@ def test_missing_experiment_is_refused_with_those_that_exist(store: Store) -> No
 # ---- answers that are lost
 
 
-@pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
-    running = Proxy(server.port)
-    yield running
-    running.close()
-
-
 def test_creation_whose_answer_is_lost_makes_one_run(
-    proxy: Proxy, server: Server, tmp_path: Path, empty_store: Path
+    server: Server, tmp_path: Path, empty_store: Path
 ) -> None:
     records = some_records(tmp_path)
-    store = Store(proxy.uri)
-    for request in ("runs/create", "runs/log-batch"):
-        proxy.lose_answer(f"^P[A-Z]+ /api/2.0/mlflow[a-z-]*/{request}")
-        assert store.apply(records, tmp_path) == []
-    assert proxy.lost == 2
+    with closing(Proxy(server.port)) as proxy:
+        store = Store(proxy.uri)
+        for request in ("runs/create", "runs/log-batch"):
+            proxy.lose_answer(f"^P[A-Z]+ /api/2.0/mlflow[a-z-]*/{request}")
+            assert store.apply(records, tmp_path) == []
+        assert proxy.lost == 2
     clean = Store(f"sqlite:///{shutil.copy(empty_store, tmp_path / 'clean.db')}")
     clean.apply(records, tmp_path)
     results = [
