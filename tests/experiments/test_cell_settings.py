@@ -239,6 +239,7 @@ def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
                 treatment = Treatment("cell", "toy", settings={name: value})
                 task = CellTask(treatment, "cell", "cell", {}, {}, 1)
                 message = json.loads(json.dumps(cell_spec(prepared, task, Path()).to_values()))
+                assert not message["settings"].keys() & {"journal", "cache", "executor"}
                 received = CellSpec.from_values(message, module.settings).settings
                 assert getattr(received, name) == value, (study, name)
                 count += 1
