@@ -10,7 +10,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,14 +169,10 @@ def _check(records: Sequence[Record], store: Store, experiment: str) -> None:
             )
 
 
-def _split(text: str) -> tuple[str, str]:
-    """Return level and path of `base=old.json`; no level for a path only."""
-    level, equals, path = text.partition("=")
-    return (level, path) if equals and not os.path.exists(text) else ("", text)
-
-
 def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str) -> list[Process]:
-    level, path = _split(text)
+    level, equals, path = text.partition("=")
+    if not equals or os.path.exists(text):
+        level, path = "", text
     label = f"{format} file {plain.path(path)}"
     try:
         content = json.loads(read_file(Path(path), label, MAX_BYTES))
@@ -200,12 +196,8 @@ def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str)
             ErrorCode.UNREADABLE, f"{label} cannot be read: {reason}; {EXPECTED[format]}"
         ) from None
     if format == "hyperfine" and level:
-        processes = [_renamed(process, level) for process in processes]
+        processes = [replace(process, level=level) for process in processes]
     return processes
-
-
-def _renamed(process: Process, level: str) -> Process:
-    return Process(**{**vars(process), "level": level})
 
 
 def _pyperf(content: Any, level: str) -> Iterator[Process]:
@@ -257,10 +249,9 @@ def _runs(by_file: Sequence[Sequence[Process]]) -> Iterator[tuple[Process, str, 
     Processes of one file follow each other: they are repetitions, not blocks. If a level comes
     from several files, each of them is one run. It has a block if files hold several levels.
     """
-    files_of: dict[str, int] = {}
-    for processes in by_file:
-        for level in {process.level for process in processes}:
-            files_of[level] = files_of.get(level, 0) + 1
+    files_of = Counter(
+        level for processes in by_file for level in {process.level for process in processes}
+    )
     for number, processes in enumerate(by_file, start=1):
         levels = {process.level for process in processes}
         groups: dict[tuple[str, str], list[Process]] = {}
@@ -279,11 +270,10 @@ def _merged(processes: Sequence[Process]) -> Process:
     first = processes[0]
     starts = [process.start_ms for process in processes if process.start_ms is not None]
     ends = [process.end_ms for process in processes if process.end_ms is not None]
-    values = {key: [process.medians[key] for process in processes] for key in first.values}
-    fields = {
-        "values": values,
-        "start_ms": min(starts, default=None),
-        "end_ms": max(ends, default=None),
-        "ok": all(process.ok for process in processes),
-    }
-    return Process(**{**vars(first), **fields})
+    return replace(
+        first,
+        values={key: [process.medians[key] for process in processes] for key in first.values},
+        start_ms=min(starts, default=None),
+        end_ms=max(ends, default=None),
+        ok=all(process.ok for process in processes),
+    )

@@ -55,7 +55,7 @@ def call_here(
     in_a_process = CellProcess.run
 
     def run(cell: CellProcess, *arguments: Any, **options: Any) -> RunClosed:
-        if cell.spec.stage == "check":
+        if cell.spec.stage != "train":
             return in_a_process(cell, *arguments, **options)
         time.sleep(CELL_SECONDS)
         name, now = cell.spec.framework, clock.now_ms()

@@ -26,7 +26,7 @@ from experiments.run.prepared import PreparedCampaign
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
 from tests.conftest import ROOT, Place
-from tests.experiments.test_until_settled import TOYS
+from tests.experiments.test_blocks import TOYS
 from tests.models.children import run_python
 from tracking import tuning
 from tracking.errors import ErrorCode, UsageError

@@ -24,7 +24,7 @@ from tests.conftest import Place
 from tests.experiments.comparison import campaigns
 from tests.experiments.comparison.campaigns import STEP, paired
 from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
-from tests.experiments.test_until_settled import TOYS
+from tests.experiments.test_blocks import TOYS
 from tracking.store import Store
 
 Capture = pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ from experiments.config import interpreters
 from models import frameworks
 from tests.conftest import PYTHONPATH, Place
 from tests.experiments.small_campaigns import comparison, measure
-from tests.experiments.test_until_settled import TOYS
+from tests.experiments.test_blocks import TOYS
 from tests.models.children import run_python
 from tracking import provenance
 from tracking.errors import ErrorCode, UsageError

@@ -78,13 +78,16 @@ def make(
     """
     if request.commit is None:
         return _complete(request, cwd, cache, progress)
-    place, folder = _check_out(request.commit, cwd, cache, progress, of_jobs=request.of_jobs)
+    label = f"commit={plain.short(request.commit)}"
+    root, digest = _resolve(request.commit, label, cwd)
+    _remove_worktrees(cwd, _is_over)
+    progress(f"commit {request.commit}: {digest[:12]}")
+    place, folder = _new_folder(root, cache, digest), cwd.resolve().relative_to(root)
     try:
+        _check_out(digest, label, place, cwd, of_jobs=request.of_jobs)
         if not (place / folder).is_dir():
             raise UsageError(
-                ErrorCode.NOT_FOUND,
-                f"commit={plain.short(request.commit)} has no folder {folder}; "
-                "choose another cwd or commit",
+                ErrorCode.NOT_FOUND, f"{label} has no folder {folder}; choose another cwd or commit"
             )
         return _complete(request, place / folder, cache, progress)
     except BaseException:
@@ -223,17 +226,12 @@ def _reason(output: str) -> str:
     return plain.line(text if len(text) <= MAX_REASON_CHARACTERS else text[:MAX_REASON_CHARACTERS])
 
 
-def _check_out(
-    commit: str, cwd: Path, cache: Path, progress: Callable[[str], None], *, of_jobs: bool
-) -> tuple[Path, Path]:
-    """Return the folder of a new worktree, and the path in it that a working folder has.
-
-    The worktree's lock names this process: whatever ends it, a later one recognizes the worktree.
+def _resolve(commit: str, label: str, cwd: Path) -> tuple[Path, str]:
+    """Return the folder of the repository at a working folder, and the full hash of a commit.
 
     Raises:
-        UsageError: If there is no such commit or repository, or if it cannot be checked out.
+        UsageError: If there is no such commit or repository.
     """
-    label = f"commit={plain.short(commit)}"
     try:
         root = Path(provenance.git("rev-parse", "--show-toplevel", folder=cwd)).resolve()
     except (OSError, subprocess.SubprocessError) as error:
@@ -244,28 +242,31 @@ def _check_out(
         ) from None
     try:
         target = ("--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-        digest = provenance.git("rev-parse", *target, folder=cwd).splitlines()[-1]
+        return root, provenance.git("rev-parse", *target, folder=cwd).splitlines()[-1]
     except subprocess.SubprocessError:
         raise UsageError(
             ErrorCode.NOT_FOUND,
             f"{label} is not in {root}; name one of its tags, branches or hashes "
             "(git fetch --tags brings those of the server)",
         ) from None
-    _remove_worktrees(cwd, _is_over)
-    progress(f"commit {commit}: {digest[:12]}")
-    place = _new_folder(root, cache, digest)
+
+
+def _check_out(digest: str, label: str, place: Path, cwd: Path, *, of_jobs: bool) -> None:
+    """Make a worktree in an empty folder.
+
+    Its lock names this process: whatever ends it, a later one recognizes the worktree.
+
+    Raises:
+        UsageError: If it cannot be checked out.
+    """
     reason = json.dumps(whereabouts.process_tags() | ({OF_JOBS: "true"} if of_jobs else {}))
     add = ("worktree", "add", "--detach", "--lock", "--reason", reason, str(place), digest)
     try:
         provenance.git(*add, folder=cwd, timeout_seconds=CHECKOUT_SECONDS)
-    except BaseException as error:
-        _remove(place, cwd)
-        if not isinstance(error, OSError | subprocess.SubprocessError):
-            raise
+    except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(
             ErrorCode.UNWRITABLE, f"{label} cannot be checked out in {place}: {_of_git(error)}"
         ) from None
-    return place, cwd.resolve().relative_to(root)
 
 
 def _is_over(owner: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.planning import treatments
 from experiments.studies import race as study
 from experiments.studies.race import Settings
-from experiments.workloads.command import environments, leftovers, script_runs
+from experiments.workloads.command import environments, process_tree, script_runs
 from experiments.workloads.command.environments import Environment, EnvironmentRequest
 from models import frameworks
 from tracking import provenance
@@ -150,4 +150,8 @@ def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str
     return tags
 
 
-WORKLOAD = Workload(prepare=prepare, after_cell=script_runs.collect, end_leftovers=leftovers.end)
+WORKLOAD = Workload(
+    prepare=prepare,
+    after_cell=script_runs.collect,
+    end_leftovers=process_tree.end_leftovers,
+)

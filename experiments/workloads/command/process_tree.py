@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,10 @@ FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 0.005, 0.05
 # A sample of large processes takes long: samples use at most this share of one processor.
 SAMPLING_SHARE = 0.02
 POLL_SECONDS = 0.02
+# Variable of every process of a command: the path of a file in its cell's folder.
+METRICS_VARIABLE = "EVENHAND_METRICS"
+GRACE_SECONDS = 2.0
+MAX_NAMES = 5
 
 
 def adopt_orphans() -> None:
@@ -128,8 +133,8 @@ def running_descendants() -> list[int]:
     return descendants()
 
 
-def marked(variable: str, folder: Path) -> list[int]:
-    """Return the ids of processes that were started with a variable that is a path in a folder.
+def marked(folder: Path) -> list[int]:
+    """Return the ids of processes of commands whose cells are in a folder.
 
     They may have any parent. Processes that have cleared or overwritten their environment, and
     those of other users, are not recognized.
@@ -137,7 +142,7 @@ def marked(variable: str, folder: Path) -> list[int]:
     pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            path = process.environ().get(variable, "")
+            path = process.environ().get(METRICS_VARIABLE, "")
             if path and Path(path).is_relative_to(folder):
                 pids.append(process.pid)
     return pids
@@ -167,14 +172,13 @@ def wait_for_rest(seconds: float) -> list[str]:
     return names(rest)
 
 
-def end(grace_seconds: float, find: Callable[[], Sequence[int]] = running_descendants) -> None:
+def end(find: Callable[[], Sequence[int]] = running_descendants) -> None:
     """End processes: they are asked first, and killed after some time.
 
     Args:
-        grace_seconds: Time between the two.
         find: Returns the ids of those that still run; by default of all descendants.
     """
-    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 1.0)):
+    for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 1.0)):
         deadline = time.monotonic() + seconds
         is_first = True
         while rest := find():
@@ -187,3 +191,24 @@ def end(grace_seconds: float, find: Callable[[], Sequence[int]] = running_descen
             if time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)
+
+
+def end_leftovers(folder: Path) -> str:
+    """End the processes of commands whose cells are in a folder and run no more.
+
+    Args:
+        folder: Absolute path, of a cell or of a campaign.
+
+    Returns:
+        Their number and names; empty if there is none.
+    """
+    find = partial(marked, folder)
+    texts = names(find())
+    end(find)
+    return describe(texts) if texts else ""
+
+
+def describe(texts: Sequence[str]) -> str:
+    """Return the number and the first names of processes that outlived their command."""
+    count = f"{len(texts)} process{'es' * (len(texts) != 1)}"
+    return f"{count} outlived the command: {', '.join(texts[:MAX_NAMES])}"

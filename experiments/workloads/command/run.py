@@ -22,9 +22,8 @@ from experiments.cell import timing
 from experiments.cell.lifetime import die_with_parent
 from experiments.config import devices, memory
 from experiments.contract import OUTLIVED, AnyCell, Output
-from experiments.workloads.command import leftovers, process_tree, reported
-from experiments.workloads.command.leftovers import GRACE_SECONDS, METRICS_VARIABLE
-from experiments.workloads.command.process_tree import MemorySampler, Usage
+from experiments.workloads.command import process_tree, reported
+from experiments.workloads.command.process_tree import METRICS_VARIABLE, MemorySampler, Usage
 from tracking import mlflow_defaults, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.journal import write_atomically
@@ -249,7 +248,7 @@ def execute(
             left = process_tree.wait_for_rest(REST_SECONDS)
     finally:
         with _without_interruption():
-            process_tree.end(GRACE_SECONDS)
+            process_tree.end()
     peak_bytes, usage = sampler.stop(), Usage.of_children()
     return Finished(
         exit_code=process.returncode if is_over else None,
@@ -293,7 +292,7 @@ def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
     if not finished.peak_bytes:
         tags["not_available.memory/peak_tree_bytes"] = "the command ended before the first sample"
     if finished.left:
-        tags[OUTLIVED] = leftovers.describe(finished.left)
+        tags[OUTLIVED] = process_tree.describe(finished.left)
     return tags
 
 

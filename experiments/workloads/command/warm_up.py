@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from experiments.contract import AnyCell, Output
-from experiments.workloads.command import run as measured
+from experiments.workloads.command.run import run
 
-
-def run(spec: AnyCell, framework: object, output: Output) -> None:
-    measured.run(spec, framework, output)
+__all__ = ["run"]

@@ -26,7 +26,7 @@ from tests.experiments.command.packages import (
     packages_of_this,
 )
 from tests.experiments.comparison.campaigns import STEP
-from tests.experiments.test_until_settled import TOYS
+from tests.experiments.test_blocks import TOYS
 from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
 
