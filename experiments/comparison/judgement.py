@@ -103,8 +103,7 @@ def answer(
         for run in raw_runs
         if run.trouble
     ]
-    notes = [*unread, *options.notes]
-    notes += [*addition.sentences, *missing_steps]
+    notes = [*unread, *options.notes, *addition.sentences, *missing_steps]
     document = Document(
         card, writing.subtitle(comparison), _body(evidence, figures=options.figures), notes
     )

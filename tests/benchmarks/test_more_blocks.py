@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.experiments.comparison.test_power import predicted
+from tests.experiments.comparison.test_statistics import predicted
 
 RATIOS = (1.0, 1.01, 1.02, 1.025, 1.03, 1.035, 1.04, 1.05, 1.07, 1.1, 1.15, 1.2)
 SDS = (0.02, 0.05, 0.1, 0.2)

@@ -14,7 +14,7 @@ from experiments.run.journal_runs import cell_results
 from tests.benchmarks import scale
 from tests.benchmarks.scale import Costs
 from tracking.journal import Journal
-from tracking.records import Metrics, RunOutcome
+from tracking.records import RunOutcome
 
 
 def test_synthetic_campaigns_are_judged(tmp_path: Path) -> None:
@@ -29,19 +29,6 @@ def test_synthetic_campaigns_are_judged(tmp_path: Path) -> None:
     ratios = {row.metric: row.estimate for row in comparison.rows}
     # ratio of 1.05, spread of 2 %: the standard error of twelve pairs is 0.02 * sqrt(2 / 12)
     assert ratios["train/step_seconds"] == pytest.approx(1.05, rel=4 * 0.02 * (2 / 12) ** 0.5)
-
-
-def test_seed_determines_the_campaign() -> None:
-    first, again = (list(scale.records(12, np.random.default_rng(7))) for _ in range(2))
-    assert first == again
-    points = [
-        point
-        for record in first
-        if isinstance(record, Metrics)
-        for point in record.points
-        if point.key.startswith("system/")
-    ]
-    assert len(points) == 12 * scale.SERIES * scale.SAMPLES
 
 
 def test_growth_is_the_power_of_the_cost() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -117,27 +117,25 @@ def _rates(
         matched = _INFERENCE.fullmatch(metric)
         if not matched and metric != training:
             continue
-        size = int(matched[1] or first_size or 0) if matched else 0
-        sized = _sized(comparison, values)
-        if size:
-            sized = ((value.level, value.stratum, size, value) for value in values)
-        for level, stratum, batch, value in sized:
-            key = ("inference" if matched else "training", level, stratum)
-            if value.value > 0:
-                by_size = rates.setdefault(key, {})
-                by_size.setdefault(batch, {})[value.block] = value.value
+        phase = "inference" if matched else "training"
+        own_size = int(matched[1] or first_size or 0) if matched else 0
+        for value in values:
+            level, stratum, size = value.level, value.stratum, own_size
+            if not size:
+                level, stratum, size = _trained_size(comparison, value)
+            if size and value.value > 0:
+                by_size = rates.setdefault((phase, level, stratum), {})
+                by_size.setdefault(size, {})[value.block] = value.value
     return rates
 
 
-def _sized(
-    comparison: Comparison, values: Sequence[Value]
-) -> Iterator[tuple[str, str, int, Value]]:
-    for value in values:
-        if plain_name(comparison.factor) == "batch_size" and value.level.isdecimal():
-            yield "", value.stratum, int(value.level), value
-        elif matched := _SIZE.search(value.stratum):
-            stratum = _SIZE.sub("", value.stratum).removeprefix(", ")
-            yield value.level, stratum, int(matched[1]), value
+def _trained_size(comparison: Comparison, value: Value) -> tuple[str, str, int]:
+    """Return level, stratum and size if the batch size is factor or stratum; else a size of 0."""
+    if plain_name(comparison.factor) == "batch_size" and value.level.isdecimal():
+        return "", value.stratum, int(value.level)
+    matched = _SIZE.search(value.stratum)
+    stratum = _SIZE.sub("", value.stratum).removeprefix(", ")
+    return value.level, stratum, int(matched[1]) if matched else 0
 
 
 def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:

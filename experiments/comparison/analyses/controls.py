@@ -67,9 +67,9 @@ def result(control: Control) -> str:
     if not control.tested:
         return "nothing could be tested"
     if control.name.startswith(SAME_WORK):
-        count, named = len(control.flagged), _named(control.flagged)
-        text = f"{count} of {len(control.tested)} tested outcomes called different"
-        return f"{text}: {named}" if named else text
+        flagged = [finding for finding in control.tested if finding.different]
+        text = f"{len(flagged)} of {len(control.tested)} tested outcomes called different"
+        return f"{text}: {_named(flagged)}" if flagged else text
     if not control.delayed:
         return "no time that would show the delay was tested"
     failed = missed(control)
@@ -80,12 +80,11 @@ def result(control: Control) -> str:
 
 def missed(control: Control) -> list[Finding]:
     """Return the times in which an injected delay is not shown, or not in its size."""
-    missed_findings = []
-    for finding in control.delayed:
-        is_shown = finding.different and finding.way == "slower"
-        if not is_shown or not control.as_injected(finding):
-            missed_findings.append(finding)
-    return missed_findings
+    return [
+        finding
+        for finding in control.delayed
+        if not (finding.different and finding.way == "slower" and control.as_injected(finding))
+    ]
 
 
 def _named(findings: Sequence[Finding]) -> str:

@@ -235,11 +235,8 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
 def missing_reason(frames: Iterable[pd.DataFrame], metric: str) -> str:
     """Return the reason for which runs have no such metric, if they name it."""
     column = f"tags.not_available.{metric}"
-    reasons = set[str]()
-    for frame in frames:
-        if column in frame.columns:
-            reasons |= set(frame[column].dropna().astype(str))
-    return " / ".join(sorted(reasons - {""}))
+    series = [frame[column].dropna().astype(str) for frame in frames if column in frame.columns]
+    return " / ".join(sorted({text for texts in series for text in texts} - {""}))
 
 
 def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:

@@ -204,11 +204,6 @@ class Finding:
         return self.decision.is_verdict
 
     @property
-    def is_tested(self) -> bool:
-        """True with a test, or nothing to test because it never varied."""
-        return self.decision not in (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
-
-    @property
     def missing_blocks(self) -> int:
         """Blocks that a verdict needs in addition; 0 if there are enough or it is busy."""
         is_few = self.decision is Decision.TOO_FEW and not self.busy and not self.across
@@ -430,7 +425,10 @@ class Control:
 
     @property
     def tested(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.comparison.findings if finding.is_tested)
+        """Outcomes with a test, or nothing to test because they never varied."""
+        untested = (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
+        findings = self.comparison.findings
+        return tuple(finding for finding in findings if finding.decision not in untested)
 
     @property
     def delayed(self) -> tuple[Finding, ...]:
@@ -455,8 +453,3 @@ class Control:
         if finding.outcome.words[0] == "slower":  # a rate: longer steps lower it
             low, high = -high, -low
         return low <= expected + row.bound and high >= expected - row.bound
-
-    @property
-    def flagged(self) -> tuple[Finding, ...]:
-        """Outcomes that were called different: in an A/A control, false alarms."""
-        return tuple(finding for finding in self.tested if finding.different)

@@ -26,7 +26,7 @@ from experiments.comparison.judgement import (
 from experiments.comparison.report import rendering, writing
 from experiments.comparison.report.card import Advice
 from experiments.comparison.runs.raw import RawRun
-from tests.experiments.comparison import test_analyses, test_busy, test_controls
+from tests.experiments.comparison import test_analyses, test_busy
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
 from tests.experiments.comparison.steps import raw_runs
 from tests.experiments.comparison.test_strata import machines
@@ -89,7 +89,7 @@ def strata() -> Case:
 
 def steps() -> Case:
     """Return drifting steps, a broken file, batch sizes, controls, the published procedure."""
-    table = test_analyses.with_inference(test_controls.with_controls())
+    table = test_analyses.with_inference(test_analyses.with_controls())
     raw = raw_runs(table, factors={"tensorflow": 1.05})
     train = raw[3].phases["train"]
     drifting = replace(train, seconds=train.seconds * np.linspace(1, 1.4, len(train.seconds)))

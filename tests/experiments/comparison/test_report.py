@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import style
 from rich.console import Console
 
 from experiments.comparison import analyses, compare
@@ -405,13 +404,6 @@ def _draw(
 ) -> dict[str, canvas.Figure]:
     evidence = Evidence(compare(table, strata=strata), table, raw)
     return {drawing.name: canvas.draw(drawing) for drawing in analyses.drawings(evidence)}
-
-
-def test_style_of_another_library_does_not_reach_the_figures() -> None:
-    expected = _draw(frame())
-    assert list(expected) == ["forest", "blocks"]
-    with style.context("ggplot"):
-        assert _draw(frame()) == expected
 
 
 def test_all_figures_are_valid() -> None:
