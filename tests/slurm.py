@@ -102,6 +102,20 @@ class Slurm:
             words = ["unshare", "--mount", "sh", "-c", mount, "sh", *words]
         self._begin(*words, SLURMD_NODENAME=name)
 
+    @contextmanager
+    def without(self, folder: Path) -> Iterator[None]:
+        """Give all nodes an empty folder there, until the end."""
+        for name in self.nodes:
+            self.kill_node(name)
+            self.start_node(name, without=folder)
+        try:
+            yield
+        finally:
+            for name in self.nodes:
+                self.kill_node(name)
+                self.start_node(name)
+            self._wait_for_nodes()
+
     def export(self, node: str, name: str, text: str) -> None:
         """Set a variable of all that starts on a node from now on; an empty text removes it."""
         (self.folder / f"prolog-{node}").write_text(f"export {name}={text}\n" if text else "")
@@ -137,9 +151,12 @@ class Slurm:
         self.start_controller("-c")
         for name in self.nodes:
             self.start_node(name)
+        self._wait_for_nodes()
+
+    def _wait_for_nodes(self) -> None:
         deadline = time.monotonic() + 60
         while set(self.states().values()) != {"idle"}:
-            log = folder / "log" / "slurmctld.log"
+            log = self.folder / "log" / "slurmctld.log"
             assert time.monotonic() < deadline, log.read_text()[-2_000:]
             time.sleep(0.1)
 

@@ -147,9 +147,7 @@ def _call_on_node(settings: CampaignSettings, task: Callable[[], Any], display: 
     from experiments.run.backends import cluster
 
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        return cluster.call(
-            settings, Path(folder).resolve(), "evenhand-check", task, display.waiting
-        )
+        return cluster.call(settings, Path(folder).resolve(), task, display.waiting)
 
 
 def check_folders(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:

@@ -113,7 +113,7 @@ def find(run_id: str, root: Path, study: str) -> Path:
     folders = [
         folder
         for folder, description in journal.descriptions(root, run_id)
-        if description["study"] == study
+        if description["study"] == study and "joined" not in description
     ]
     for folder in reversed(folders):
         if run_id in ("last", folder.name):

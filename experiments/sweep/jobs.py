@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.config.stopping import STOP
-from experiments.run.backends import JOBS, cluster
-from experiments.run.backends.slurm import SUBMITTED, name_of, prepare_node
+from experiments.run.backends import JOBS, SUBMITTED, cluster
+from experiments.run.backends.slurm import prepare_node
 from experiments.run.recorder import Recorder
+from experiments.sweep import worker
 from experiments.sweep.settings import Sweep
 from tracking.errors import ErrorCode, EvenhandError
 
 
 @dataclass
-class WorkerJob:
-    """Job of a worker; `options` are the settings with which it joins the sweep."""
+class WorkerTask(cluster.Task):
+    """Task of a job that joins a sweep; `options` are the experiment's settings as text."""
 
     sweep: Sweep
-    options: Mapping[str, str]
+    options: dict[str, str]
 
-    def __call__(self) -> None:
-        from experiments.sweep import worker
-
-        STOP.hold()
-        STOP.watch()
-        with Display() as display:
-            joined = worker.resume(self.sweep, self.options, display, join=True)
-            prepare_node(joined.recorder, joined.request.base)
-            joined.run()
-
-    def checkpoint(self) -> Any:
-        """Join again when submitit reports that the job's time is over; its trial is run again."""
-        return cluster.requeued(self)
+    def run(self, display: Display) -> None:
+        joined = worker.resume(self.sweep, self.options, display, join=True)
+        prepare_node(joined.recorder, joined.request.base)
+        joined.run()
 
 
 def run(
@@ -57,10 +47,11 @@ def run(
     total = count_missing()
     if not total:
         return
-    folders = {name: str(Path(getattr(settings, name)).resolve()) for name in ("journal", "cache")}
-    task = WorkerJob(sweep, {"resume": recorder.run_id, "executor": "local", **folders})
-    folder, count = recorder.folder.resolve() / JOBS / SUBMITTED, min(settings.nodes, total)
-    submitted = cluster.submit(settings, folder, name_of(recorder.run_id), [task] * count)
+    options = {name: str(Path(getattr(settings, name)).resolve()) for name in ("journal", "cache")}
+    task = WorkerTask(sweep, {"resume": recorder.run_id, "executor": "local", **options})
+    folder = recorder.folder.resolve() / JOBS / SUBMITTED
+    tasks = [task] * min(settings.nodes, total)
+    submitted = cluster.submit(settings, folder, recorder.run_id, tasks)
     with closing(cluster.follow(submitted)) as rounds:
         for _ in rounds:
             recorder.check_stop()

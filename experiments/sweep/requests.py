@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from experiments.sweep.settings import Sweep
 from experiments.sweep.trials import point
 from tracking.errors import ErrorCode, UsageError
 
+TRAINING_SECONDS = "training_seconds"
 CHANGED_ON_RESUME = frozenset({"trials", "storage", "confirm", "heartbeat_seconds"})
 
 
@@ -60,6 +61,8 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         "levels": base.levels,
         "pairing": base.pairing != "sequential",
         "nodes": base.on_cluster and base.nodes_of_a_job > 1,
+        # It shortens cells by the speed of all frameworks.
+        TRAINING_SECONDS: texts.get(TRAINING_SECONDS, "0") != "0",
     }
     for name, is_requested in unsupported.items():
         if is_requested:
@@ -67,21 +70,28 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
                 ErrorCode.UNSUPPORTED,
                 f"{name}: a trial is a single cell here; set it in a campaign of the experiment",
             )
+    if hasattr(base, TRAINING_SECONDS):  # a preset may set it
+        base = dataclasses.replace(base, **{TRAINING_SECONDS: 0.0})
     if base.on_cluster and base.nodes > 1 and not sweep.storage.startswith("postgresql"):
         raise UsageError(
             ErrorCode.MISSING_VALUE,
             f"executor=slurm: workers on {base.nodes} nodes share a database; "
             f"add storage=postgresql://user@host/database",
         )
-    dimensions = space.parse(sweep.search, module.settings)
-    space.check(base, dimensions)
-    searched = {dimension.field: dimension.choices for dimension in dimensions}
+    goal = _goal(sweep)
+    space.check(base, goal.dimensions)
+    searched = {dimension.field: dimension.choices for dimension in goal.dimensions}
     if searched.get("frameworks"):
         base = dataclasses.replace(base, frameworks=tuple(map(str, searched["frameworks"])))
     elif "frameworks" not in texts:
         base = dataclasses.replace(base, frameworks=base.frameworks[:1])
-    goal = _goal(sweep)
-    _check_pruner(sweep.pruner, [objective.metric for objective in goal.objectives])
+    metrics = [objective.metric for objective in goal.objectives]
+    if sweep.pruner != "none" and (len(metrics) != 1 or metrics[0] not in BY_EPOCH):
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"pruner={sweep.pruner}: it needs a single objective with a value every epoch; "
+            f"take loss, accuracy or train/loss, not {', '.join(metrics)}",
+        )
     if sweep.sampler == "grid":
         space.points(goal.dimensions)  # raises for a continuous range
     first = {dimension.name: dimension.extremes[0] for dimension in goal.dimensions}
@@ -91,18 +101,11 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
 
 def _goal(sweep: Sweep) -> Goal:
     module = studies.load(sweep.experiment)
-    dimensions = space.parse(sweep.search, module.settings)
-    bounds = goals.constraints(sweep.constraints, module.outcomes)
-    return Goal(dimensions, goals.objectives(sweep.objectives, module.outcomes), bounds)
-
-
-def _check_pruner(pruner: str, metrics: Sequence[str]) -> None:
-    if pruner != "none" and (len(metrics) != 1 or metrics[0] not in BY_EPOCH):
-        raise UsageError(
-            ErrorCode.CONFLICT,
-            f"pruner={pruner}: it needs a single objective with a value every epoch; "
-            f"take loss, accuracy or train/loss, not {', '.join(metrics)}",
-        )
+    return Goal(
+        space.parse(sweep.search, module.settings),
+        goals.objectives(sweep.objectives, module.outcomes),
+        goals.constraints(sweep.constraints, module.outcomes),
+    )
 
 
 def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:

@@ -85,11 +85,11 @@ def write_page(study: Study, folder: Path, head: Head, runs: Mapping[int, Cell])
         head: Of the page.
         runs: Run id in MLflow by number of the trial; a missing one is shown as the journal's.
     """
-    from experiments.comparison.report import canvas, rendering
+    from experiments.comparison.report import rendering
 
-    drawings, missing = plots.drawings(study)
+    figures, missing = plots.draw(study)
     notes = [f"Not drawn: {'; '.join(missing)}."] if missing else []
-    body: list[Section | Figure] = [*map(canvas.draw, drawings), _trials(study, runs)]
+    body: list[Section | Figure] = [*figures, _trials(study, runs)]
     title, question = f"Sweep of {head.experiment}", f"Searched: {head.space.replace(',', ', ')}"
     document = rendering.SweepDocument(title, question, head.warnings, head.sentences, body, notes)
     page = rendering.render("sweep.html.j2", document=document)

@@ -24,6 +24,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.run import opening, pipeline, preparation
+from experiments.run import resume as campaigns
 from experiments.run.pipeline import Conclusion
 from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
@@ -306,20 +307,13 @@ def resume(
 
 def _find(sweep: Sweep, run_id: str, root: Path) -> tuple[Path | None, dict[str, Any]]:
     """Return the sweep's journal, if it is on this machine, and the description of the sweep."""
-    sweeps = [
-        (folder, stored)
-        for folder, stored in journal.descriptions(root, run_id)
-        if stored["study"] == "sweep" and "joined" not in stored
-    ]
-    for folder, stored in reversed(sweeps):
-        if run_id in ("last", stored["run_id"]):
-            return folder, stored
-    if not sweep.storage:
-        have = ", ".join(stored["run_id"] for _, stored in sweeps[-5:]) or "none"
-        right = "give journal=DIR, or storage=URL to join one elsewhere"
-        raise UsageError(
-            ErrorCode.NOT_FOUND,
-            f"resume: no sweep {run_id} in {root} (have {have}); {right}",
-        )
+    try:
+        folder = campaigns.find(run_id, root, "sweep")
+        return folder, journal.read_campaign(folder)
+    except UsageError as error:
+        if error.code is not ErrorCode.NOT_FOUND:
+            raise
+        if not sweep.storage:
+            raise UsageError(error.code, f"{error}; or give storage=URL to join one") from None
     study = search.load(search.open_storage(sweep.storage, sweep.heartbeat_seconds), run_id)
     return None, json.loads(study.user_attrs[ATTRIBUTE])

@@ -165,16 +165,8 @@ def test_unreachable_controller_is_one_line(
 def test_unshared_folder_is_one_line(on_cluster: Place, cluster: Slurm, name: str) -> None:
     folder = {"journal": on_cluster.journal, "project": ROOT}[name]
     folder.mkdir(exist_ok=True)
-    for node in cluster.nodes:
-        cluster.kill_node(node)
-        cluster.start_node(node, without=folder)
-    try:
+    with cluster.without(folder):
         done = on_cluster.run(**TOYS)
-    finally:
-        for node in cluster.nodes:
-            cluster.kill_node(node)
-            cluster.start_node(node)
-        wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
     assert_refused(done, str(folder))
     wait_for(lambda: cluster.jobs() == {}, 60)
     assert not stored(on_cluster)

@@ -128,6 +128,22 @@ def draw(drawing: Drawing) -> Figure:
     return Figure(*texts, svg.getvalue(), png.getvalue(), drawing.width_inches)
 
 
+def draw_with_pyplot(title: str, caption: str, plot: Callable[[], Any]) -> Figure:
+    """Draw what a library's function draws with pyplot, whose axes it returns, without a window."""
+    import matplotlib as mpl
+
+    svg = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": title}):
+        mpl.use("agg")
+        from matplotlib import pyplot
+
+        canvas = np.ravel(plot())[0].figure
+        width = min(PAGE_INCHES, canvas.get_figwidth())
+        canvas.savefig(svg, format="svg", metadata={"Date": None}, bbox_inches="tight")
+        pyplot.close(canvas)
+    return Figure(title, title, caption, svg.getvalue(), b"", width)
+
+
 def paneled(
     name: str,
     title: str,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from experiments.run.campaign import Campaign
     from experiments.run.prepared import PreparedCampaign
 
-JOBS = "jobs"  # below a campaign's folder: a journal for each of its jobs, and submitit's files
+# Below a campaign's folder: a journal for each of its jobs, and below that submitit's files.
+JOBS, SUBMITTED = "jobs", "submitted"
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ def cancel(folder: Path, run_id: str) -> None:
     """Cancel the jobs of an earlier launch, whose folder of the journal is given."""
     if (folder / JOBS).is_dir():
         _require_cluster()
-        from experiments.run.backends import slurm
+        from experiments.run.backends import cluster
 
-        slurm.cancel(folder, run_id)
+        cluster.cancel(folder / JOBS / SUBMITTED, run_id)
 
 
 def gather(records: Journal, prepared: PreparedCampaign) -> None:

@@ -21,6 +21,7 @@ from submitit.core.utils import FailedJobError
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from experiments.config import durations, variation
+from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
 from experiments.contract import Node
@@ -59,6 +60,25 @@ HOPELESS = (
     "InvalidQOS",
 )
 logging.getLogger("submitit").setLevel(logging.ERROR)
+
+
+class Task:
+    """Task of a job, which submitit runs; the job is requeued and goes on when its time is over."""
+
+    def __call__(self) -> Any:
+        added, _, path = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+        if added == str(ROOT):  # by `submit`; processes of the job would inherit it
+            os.environ["PYTHONPATH"] = path
+        STOP.hold()
+        STOP.watch()
+        with Display() as display:
+            return self.run(display)
+
+    def checkpoint(self) -> Any:
+        return submitit.helpers.DelayedSubmission(self)
+
+    def run(self, display: Display) -> Any:
+        raise NotImplementedError
 
 
 class JobState(NamedTuple):
@@ -158,7 +178,7 @@ def check(settings: CampaignSettings) -> None:
 def submit(
     settings: CampaignSettings,
     folder: Path,
-    name: str,
+    run_id: str,
     tasks: Sequence[Callable[[], Any]],
     **more: Any,
 ) -> list[SubmittedJob]:
@@ -168,7 +188,7 @@ def submit(
         settings: Whose options of sbatch the jobs have.
         folder: On a file system that all nodes share. Only its owner may read it from now on: the
             tasks can contain secrets of the user.
-        name: Of the jobs in the queue.
+        run_id: Of the campaign's run, by which `cancel` finds the jobs.
         tasks: Of each job.
         more: Options of sbatch in addition to those of the settings.
 
@@ -182,7 +202,7 @@ def submit(
     folder.chmod(PRIVATE)
     options = _options(settings)
     parameters: dict[str, Any] = {
-        "job_name": name,
+        "job_name": _name(run_id),
         "time": options["time"],
         "array_parallelism": len(tasks),
         "signal_delay_s": min(NOTICE_SECONDS, 15 * options["time"]),
@@ -205,13 +225,6 @@ def submit(
         raise UsageError(ErrorCode.UNSUPPORTED, f"executor=slurm: {_tail(str(error))}") from None
     queue = Queue({str(job.job_id): JobState() for job in jobs})
     return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
-
-
-def restore_path() -> None:
-    """Remove what `submit` adds to a job's PYTHONPATH, which its processes inherit."""
-    added, _, path = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
-    if added == str(ROOT):
-        os.environ["PYTHONPATH"] = path
 
 
 def forget_tasks(folder: Path) -> None:
@@ -241,7 +254,6 @@ def follow(jobs: Sequence[SubmittedJob]) -> Generator[list[SubmittedJob]]:
 def call(
     settings: CampaignSettings,
     folder: Path,
-    name: str,
     task: Callable[[], Any],
     step: Callable[[str], None],
 ) -> Any:
@@ -250,7 +262,6 @@ def call(
     Args:
         settings: Whose options of sbatch the job has.
         folder: On a file system that all nodes share.
-        name: Of the job in the queue.
         task: The function.
         step: Shows what is waited for.
 
@@ -258,7 +269,7 @@ def call(
         UsageError: If there is no result.
         KeyboardInterrupt: If a signal came.
     """
-    (job,) = submit(settings, folder, name, [task])
+    (job,) = submit(settings, folder, "check", [task])
     with closing(follow([job])) as rounds:
         for _ in rounds:
             if job.waits_for in HOPELESS:
@@ -276,15 +287,20 @@ def call(
             raise UsageError(error.code, f"executor=slurm: {error}") from None
 
 
-def cancel_by_name(name: str) -> None:
-    """Cancel the jobs of an earlier process and wait. Raises UsageError if some remain."""
+def cancel(folder: Path, run_id: str) -> None:
+    """Cancel the jobs that an earlier process submitted with this folder, and wait.
+
+    Raises:
+        UsageError: If some remain.
+    """
+    name = _name(run_id)
     _run(["scancel", f"--name={name}", "--me"])
     deadline = time.monotonic() + 3 * PATIENCE_SECONDS
     query = ["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"]
     while True:
         listed = _run(query)
         if not listed.returncode and not listed.stdout.strip():
-            return
+            return forget_tasks(folder)
         if listed.returncode or time.monotonic() > deadline:
             raise UsageError(
                 ErrorCode.IN_USE,
@@ -324,9 +340,8 @@ def nodes() -> tuple[Node, ...]:
     return (Node(this, addresses[this]), *others)
 
 
-def requeued(task: Callable[[], Any]) -> Any:
-    """Return what submitit takes from a job whose time is over, to go on after it is requeued."""
-    return submitit.helpers.DelayedSubmission(task)
+def _name(run_id: str) -> str:
+    return f"evenhand-{run_id[:12]}"
 
 
 def _arguments(settings: CampaignSettings) -> list[str]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Job
 from experiments.planning.design import Cell
 from experiments.run import backends, journal_runs, machine_state
-from experiments.run.backends import JOBS, BlockResult, cluster
+from experiments.run.backends import JOBS, SUBMITTED, BlockResult, cluster
 from experiments.run.backends.cluster import SubmittedJob
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import checkpoint_of, record_script_results_of_job
@@ -43,7 +43,6 @@ from tracking.records import (
 from tracking.sensors import load
 from tracking.store import Store
 
-SUBMITTED = "submitted"
 COLLECT_SECONDS = 0.5
 # A file system that other machines write to may show their last lines late.
 SHOWN_WITHIN_SECONDS = 60.0
@@ -53,7 +52,7 @@ REQUEUED = "its job was requeued: its time was over, its node failed, or another
 
 
 @dataclass
-class SlurmTask:
+class SlurmTask(cluster.Task):
     """Task of a job; after it was requeued, it goes on with what is missing.
 
     Attributes:
@@ -72,31 +71,23 @@ class SlurmTask:
     results: Mapping[str, CellResult] = field(default_factory=dict)
     warm_nodes: frozenset[str] = frozenset()
 
-    def __call__(self) -> int:
+    def run(self, display: Display) -> int:
         """Run the task. Return the bytes of its journal."""
-        cluster.restore_path()
-        STOP.hold()
-        STOP.watch()
         records = Journal(self.journal_folder)
         journal_runs.close_open_runs(records, REQUEUED)
-        with Display() as display:
-            campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
-            recorder = campaign.recorder
-            try:
-                self._run(campaign)
-            except Interrupted:  # no result: the campaign's process asks Slurm for the reason
-                recorder.leave()
-                sys.exit(128 + STOP.number)
-            if lost := len(records.waiting()):
-                raise EvenhandError(
-                    ErrorCode.UNWRITABLE, f"{lost} records not written: {recorder.full_disk}"
-                )
+        campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
+        recorder = campaign.recorder
+        try:
+            self._run(campaign)
+        except Interrupted:  # no result: the campaign's process asks Slurm for the reason
             recorder.leave()
+            sys.exit(128 + STOP.number)
+        if lost := len(records.waiting()):
+            raise EvenhandError(
+                ErrorCode.UNWRITABLE, f"{lost} records not written: {recorder.full_disk}"
+            )
+        recorder.leave()
         return records.size
-
-    def checkpoint(self) -> Any:
-        """Go on after the job is requeued, where submitit reports that its time is over."""
-        return cluster.requeued(self)
 
     def _run(self, campaign: Campaign) -> None:
         prepare_node(campaign.recorder, self.prepared.settings)
@@ -160,12 +151,24 @@ class JobTail:
         outcomes: Last outcome of each cell by key, and of each extraction by framework.
     """
 
-    job: SubmittedJob
     journal: Path
     offset: int = 0
     open: dict[str, RunOpened] = field(default_factory=dict)
     outcomes: dict[str, RunOutcome] = field(default_factory=dict)
     node: str = ""
+
+    def read(self) -> Iterator[Record]:
+        """Yield further records; a process that is killed before the last repeats some."""
+        before = self.offset
+        while (self.journal / journal.RECORDS).exists():
+            records, after = journal.read(self.journal, self.offset)
+            if after == self.offset:
+                break
+            self.offset = after
+            yield from records
+        if self.offset != before:
+            with suppress(OSError):  # a full disk
+                journal.mark_delivered(self.journal, self.offset, "")
 
 
 class Slurm:
@@ -236,36 +239,33 @@ class Slurm:
             return {}
         is_single = self._settings.nodes == self._settings.nodes_of_a_job
         more: dict[str, Any] = {"nodelist": self._node} if self._node and is_single else {}
-        name, folder = name_of(self._recorder.run_id), self._folder / SUBMITTED
-        jobs = cluster.submit(self._settings, folder, name, tasks, **more)
-        tails = {job.id: JobTail(job, job.task.journal_folder) for job in jobs}
-        running = dict(tails)
+        folder = self._folder / SUBMITTED
+        jobs = cluster.submit(self._settings, folder, self._recorder.run_id, tasks, **more)
+        tails = [(job, JobTail(job.task.journal_folder)) for job in jobs]
+        running = list(tails)
         self._recorder.display.begin("jobs")
         try:
             with closing(cluster.follow(jobs)) as rounds:
                 for jobs_left in rounds:
-                    ids = {job.id for job in jobs_left}
-                    for tail in list(running.values()):
+                    for job, tail in list(running):
                         self._collect(tail)
-                        if tail.job.id not in ids:
-                            self._end(tail)
-                            del running[tail.job.id]
+                        if job not in jobs_left:
+                            self._end(job, tail)
+                            running.remove((job, tail))
                     reasons = ", ".join({job.waits_for for job in jobs_left} - {""})
                     text = f"over; some wait for {reasons}" if reasons else "over"
                     self._recorder.display.step(text, len(tails) - len(running), len(tails))
                     if STOP.number:
                         break
         finally:
-            self._stop(list(running.values()))
+            self._stop(running)
             cluster.forget_tasks(folder)
         self._recorder.check_stop()
-        return {key: end for tail in tails.values() for key, end in tail.outcomes.items()}
+        return {key: end for _, tail in tails for key, end in tail.outcomes.items()}
 
     def _collect(self, tail: JobTail) -> None:
-        """Copy records to the campaign's journal; after a kill the next process repeats some."""
-        before = tail.offset
-        records, tail.offset = _read_from(tail.journal, before)
-        for record in records:
+        """Copy further records to the campaign's journal."""
+        for record in tail.read():
             if isinstance(record, RunOpened):
                 tags = record.tags
                 tail.open[record.run] = record
@@ -278,9 +278,6 @@ class Slurm:
                 self._close(tail, record)
             else:
                 self._recorder.write(record)
-        if tail.offset != before:
-            with suppress(OSError):  # a full disk
-                journal.mark_delivered(tail.journal, tail.offset, "")
 
     def _close(self, tail: JobTail, closed: RunClosed) -> None:
         """Write the end of a run and show it, if it is the end of a cell or extraction."""
@@ -303,12 +300,12 @@ class Slurm:
         is_good = outcome in (RunOutcome.OK, RunOutcome.PRUNED)
         self._recorder.display.finish(text, good=is_good)
 
-    def _end(self, tail: JobTail) -> None:
+    def _end(self, job: SubmittedJob, tail: JobTail) -> None:
         """Collect the rest of a job that is over, and close its runs with its reason."""
         outcome = RunOutcome.FAILED
-        reason = f"job {tail.job.id} ended without a record of this cell"
+        reason = f"job {job.id} ended without a record of this cell"
         try:
-            size = tail.job.result()
+            size = job.result()
             deadline = time.monotonic() + SHOWN_WITHIN_SECONDS
             while tail.offset < size:
                 self._collect(tail)
@@ -317,7 +314,7 @@ class Slurm:
                 time.sleep(COLLECT_SECONDS)
         except EvenhandError as error:
             self._collect(tail)
-            if tail.job.queue.state(tail.job.id).state == "CANCELLED":
+            if job.queue.state(job.id).state == "CANCELLED":
                 outcome = RunOutcome.INTERRUPTED
             reason = str(error)
             if not STOP.number:
@@ -329,25 +326,15 @@ class Slurm:
         for run in list(tail.open):
             self._close(tail, RunClosed(run, clock.now_ms(), outcome, reason[:1_000]))
 
-    def _stop(self, tails: Sequence[JobTail]) -> None:
+    def _stop(self, running: Sequence[tuple[SubmittedJob, JobTail]]) -> None:
         why = f"the campaign got {STOP.name}" if STOP.number else "the campaign ended first"
         deadline = time.monotonic() + END_SECONDS
-        while any(not tail.job.is_over for tail in tails) and time.monotonic() < deadline:
+        while any(not job.is_over for job, _ in running) and time.monotonic() < deadline:
             self._recorder.display.step("jobs end", 0, None)
             time.sleep(COLLECT_SECONDS)
-        for tail in tails:
+        for _, tail in running:
             self._collect(tail)
             self._abandon(tail, RunOutcome.INTERRUPTED, why)
-
-
-def name_of(run_id: str) -> str:
-    return f"evenhand-{run_id[:12]}"
-
-
-def cancel(folder: Path, run_id: str) -> None:
-    """Cancel the jobs of an earlier process of the campaign."""
-    cluster.cancel_by_name(name_of(run_id))
-    cluster.forget_tasks(folder / JOBS / SUBMITTED)
 
 
 def gather(records: Journal, prepared: PreparedCampaign) -> None:
@@ -359,22 +346,10 @@ def gather(records: Journal, prepared: PreparedCampaign) -> None:
             records.append(part)
 
     for file in sorted((records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
-        job_records, offset = _read_from(file.parent, journal.delivered(file.parent, ""))
+        tail = JobTail(file.parent, journal.delivered(file.parent, ""))
         runs = journal_runs.read(file.parent)
-        for record in job_records:
+        for record in tail.read():
             opened = runs[record.run].opened if record.run in runs else None
             if opened and isinstance(record, RunClosed) and record.outcome == RunOutcome.OK:
                 record_script_results_of_job(prepared, opened, records.folder, store, write)
             records.append(record)
-        journal.mark_delivered(file.parent, offset, "")
-
-
-def _read_from(folder: Path, offset: int) -> tuple[list[Record], int]:
-    """Return the records of a job's journal from an offset, and the offset after them."""
-    collected = list[Record]()
-    if (folder / journal.RECORDS).exists():
-        records, after = journal.read(folder, offset)
-        while after != offset:
-            collected, offset = collected + records, after
-            records, after = journal.read(folder, offset)
-    return collected, offset

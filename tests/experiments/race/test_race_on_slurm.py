@@ -289,23 +289,6 @@ def _has_ended(parent: Process, place: Place, count: int) -> bool:
     return sum(end == "ok" for _, _, end in outcomes(place)) >= count
 
 
-def test_resume_cancels_jobs_that_still_run(on_cluster: Place, cluster: Slurm) -> None:
-    folder = on_cluster.folder
-    level = f"a=test -e go || {{ {STUBBORN.format(304)}; }}"
-    parent = on_cluster.begin(*race(on_cluster, level, blocks="2"))
-    try:
-        wait_for(lambda: (folder / "started").exists(), 120)
-    finally:
-        parent.kill()
-        parent.wait(60)
-    running = processes("sleep", "304")
-    (folder / "go").touch()
-    done = on_cluster.call(*resume(on_cluster))
-    assert done.returncode == NO_VERDICT, done.stdout + done.stderr
-    assert are_gone(running)
-    assert outcomes(on_cluster) == [("a", "1", "interrupted"), ("a", "1", "ok"), ("a", "2", "ok")]
-
-
 def test_slower_command_fails_the_call_and_stops_when_it_is_settled(
     on_cluster: Place, cluster: Slurm
 ) -> None:
@@ -345,16 +328,8 @@ def test_folder_that_nodes_do_not_share_is_one_line(on_cluster: Place, cluster: 
     (on_cluster.folder / "race.toml").write_text(
         "[levels.a]\ncommand = 'true'\ncwd = 'local/project'\n"
     )
-    for name in cluster.nodes:
-        cluster.kill_node(name)
-        cluster.start_node(name, without=local)
-    try:
+    with cluster.without(local):
         done = on_cluster.call(*race(on_cluster, file="race.toml"))
-    finally:
-        for name in cluster.nodes:
-            cluster.kill_node(name)
-            cluster.start_node(name)
-        wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stdout + done.stderr
     assert str(local / "project") in done.stderr
     assert races.cells(on_cluster) == []

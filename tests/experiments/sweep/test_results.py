@@ -50,99 +50,60 @@ def two_objectives() -> Study:
     return study
 
 
-def titles(study: Study) -> list[str]:
-    return [drawing.title for drawing in plots.drawings(study)[0]]
-
-
-@pytest.mark.parametrize(
-    ("trials", "expected"),
-    [
-        (1, []),
-        (6, ["Trials in their order", "Each setting"]),
-        (20, ["Trials in their order", "Each setting", "Importance of settings"]),
-    ],
-)
-def test_importance_needs_enough_trials(trials: int, expected: list[str]) -> None:
-    assert titles(small_study(trials)) == expected
+@pytest.mark.parametrize("trials", [1, 6, 20])
+def test_importance_needs_enough_trials(trials: int) -> None:
+    figures, missing = plots.draw(small_study(trials))
+    titles = ["Trials in their order", "Each setting", "Importance of settings"]
+    assert [figure.title for figure in figures] == titles[: {1: 0, 6: 2, 20: 3}[trials]]
+    assert len(missing) == (trials < 20)
 
 
 def test_objectives_are_in_units_that_read_well(two_objectives: Study) -> None:
-    trials = [trial for trial in two_objectives.get_trials() if search.has_finite_values(trial)]
-    step, memory = plots.axes_of(two_objectives, trials)
-    assert (step.label, memory.label) == ("median training step, ms", "peak process memory, MiB")
-    assert step.values == pytest.approx({0: 30, 1: 26, 3: 18, 5: 10})
-    assert memory.values[3] - memory.values[0] == pytest.approx(3)
+    study = plots.in_readable_units(two_objectives)
+    assert study.metric_names == ["median training step, ms", "peak process memory, MiB"]
+    values = {trial.number: trial.values for trial in study.trials if trial.values}
+    steps = {number: step for number, (step, _) in values.items()}
+    assert steps == pytest.approx({0: 30, 1: 26, 3: 18, 5: 10})
+    assert values[3][1] - values[0][1] == pytest.approx(3)
 
 
-def test_page_shows_every_trial_with_its_whole_run_id(
-    two_objectives: Study, tmp_path: Path
-) -> None:
+def test_page_shows_every_trial_and_figure(two_objectives: Study, tmp_path: Path) -> None:
     run = "0123456789abcdef" * 2
     trial = two_objectives.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
     trial.set_user_attr("run", run)
     two_objectives.tell(trial, [0.02, 8e8])
-    runs = {0: Cell("f" * 32, link="http://mlflow/run")}
-    missing = results.write_page(two_objectives, tmp_path, HEAD, runs)
-    assert [line.partition(":")[0] for line in missing] == ["Importance of settings"]
+    (missing,) = results.write_page(
+        two_objectives, tmp_path, HEAD, {0: Cell("f" * 32, link="http://mlflow/run")}
+    )
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    assert missing in page
+    assert "RANDOM &lt;weights&gt;" in page
     assert f">{run}<" in page
     assert f'<a href="http://mlflow/run" target="_blank">{"f" * 32}</a>' in page
     assert re.findall(r'data-label="state"[^>]*>([\w ]+)<', page) == [
         *("complete", "complete", "fail", "complete", "out of memory", "complete", "complete")
     ]
     assert "inf" not in re.findall(r'data-label="[^"]*memory"[^>]*>([^<]+)<', page)
-    assert re.findall("<figcaption>([^<]+)<", page) == [
-        "Objectives against each other",
-        "Trials in their order",
-        "Each setting",
-    ]
-
-
-@pytest.mark.parametrize("trials", [2, 3, 20])
-def test_no_point_of_a_figure_is_cut(trials: int) -> None:
-    from matplotlib.figure import Figure
-
-    for drawing in plots.drawings(small_study(trials))[0][:2]:
-        canvas = Figure()
-        drawing.paint(canvas)
-        for axes in canvas.axes:
-            (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-            points = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
-            assert len(points) == trials
-            for x, y in (point[0] for point in points):
-                assert left < x < right
-                assert bottom < y < top
-
-
-def test_page_has_escaped_lines_and_names_missing_plots(tmp_path: Path) -> None:
-    missing = results.write_page(small_study(3), tmp_path, HEAD, {})
-    page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
-    assert "RANDOM &lt;weights&gt;" in page
-    assert len(missing) == 1
-    assert missing[0] in page
+    titles = ["Objectives against each other", *["Trials in their order", "Each setting"] * 2]
+    assert sorted(re.findall("<figcaption>([^<]+)<", page)) == sorted(titles)
 
 
 @pytest.mark.parametrize(
-    ("ratio", "memory", "is_kept"),
+    ("ratio", "memory", "blocks", "is_kept"),
     [
-        (1.33, 1.0, False),  # slower than the default: refuted
-        (1.0, 1.0, False),  # no better than the default
-        (0.8, 1.0, True),
-        (1.33, 0.7, True),  # a point of the front
+        (1.33, 1.0, 12, False),  # slower than the default: refuted
+        (1.0, 1.0, 12, False),  # no better than the default
+        (0.8, 1.0, 12, True),
+        (1.33, 0.7, 12, True),  # a point of the front
+        (1.33, 1.0, 2, True),  # not settled
     ],
 )
 def test_winner_that_its_campaign_refutes_is_no_best(
-    ratio: float, memory: float, is_kept: bool
+    ratio: float, memory: float, blocks: int, is_kept: bool
 ) -> None:
-    runs = frame(("default", "best"), 12, factors={"best": ratio}, spread=0.005)
+    runs = frame(("default", "best"), blocks, factors={"best": ratio}, spread=0.005)
     runs.loc[runs["framework"] == "best", RSS] *= memory
     comparison = compare(runs, baseline="default", outcomes=[STEP, RSS])
     trial = create_trial(value=1.0)
     candidates = winners.not_refuted([trial], comparison, [STEP, RSS])
     assert candidates == [trial] * is_kept
-
-
-def test_winner_that_is_not_settled_stays_a_candidate() -> None:
-    runs = frame(("default", "best"), 2)
-    comparison = compare(runs, baseline="default", outcomes=[STEP])
-    assert len(winners.not_refuted([create_trial(value=1.0)], comparison, [STEP])) == 1
