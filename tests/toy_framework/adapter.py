@@ -28,8 +28,7 @@ from models.contract import (
 from models.errors import ErrorCode, NoDevice
 from tests.toy_framework import VARIANTS
 from tests.toy_framework.costs import Ledger
-from tests.toy_framework.networks import Network
-from tests.toy_framework.optimizers import Optimizer
+from tests.toy_framework.networks import Network, Optimizer
 from tests.toy_framework.seen import Seen
 
 
@@ -111,9 +110,8 @@ class Adapter(Framework):
         )
 
     def optimizer_implementation(self, optimizer: Optimizer) -> str:
-        return {"adam": "NumPy Adam", "adam-stock": "NumPy Adam, stock", "sgd": "NumPy SGD"}[
-            optimizer.name
-        ]
+        names = {"adam": "NumPy Adam", "adam-stock": "NumPy Adam, stock", "sgd": "NumPy SGD"}
+        return names[optimizer.name]
 
     def set_learning_rate(self, optimizer: Optimizer, learning_rate: float) -> None:
         optimizer.learning_rate = learning_rate
