@@ -70,8 +70,8 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
                 ErrorCode.UNSUPPORTED,
                 f"{name}: a trial is a single cell here; set it in a campaign of the experiment",
             )
+    full: dict[str, Any] = {TRAINING_SECONDS: 0.0}
     if hasattr(base, TRAINING_SECONDS):  # a preset may set it
-        full: Any = {TRAINING_SECONDS: 0.0}
         base = dataclasses.replace(base, **full)
     if base.on_cluster and base.nodes > 1 and not sweep.storage.startswith("postgresql"):
         raise UsageError(

@@ -300,7 +300,8 @@ def cancel(folder: Path, run_id: str) -> None:
     while True:
         listed = _run(query)
         if not listed.returncode and not listed.stdout.strip():
-            return forget_tasks(folder)
+            forget_tasks(folder)
+            return
         if listed.returncode or time.monotonic() > deadline:
             raise UsageError(
                 ErrorCode.IN_USE,
