@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from experiments import studies
 from experiments.cli.campaign import print_conditions, print_warnings, verdict_code
-from experiments.cli.commands.compare import Compare
+from experiments.cli.settings import Compare
 from experiments.config import shell
 from experiments.config.console import Display
 from experiments.config.settings import as_text

@@ -12,7 +12,7 @@ from pathlib import Path
 import models
 from experiments.cli.campaign import print_warnings
 from experiments.cli.codes import DONE, FAILED
-from experiments.cli.commands.parity import Parity
+from experiments.cli.settings import Parity
 from experiments.config import devices, interpreters
 from experiments.config.console import Box, Display, Table, box, plain_text
 from experiments.config.settings import as_text
