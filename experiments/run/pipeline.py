@@ -27,7 +27,6 @@ from experiments.config.settings import (
 from experiments.config.stopping import Interrupted
 from experiments.planning.design import Cell
 from experiments.run import (
-    backends,
     cell_run,
     mlflow_run,
     opening,
@@ -36,7 +35,7 @@ from experiments.run import (
     resume,
     rules,
 )
-from experiments.run.backends import Backend
+from experiments.run.backends import Backend, selection
 from experiments.run.campaign import Campaign
 from experiments.run.journal_runs import JournalRuns
 from experiments.run.plan import Plan
@@ -148,12 +147,12 @@ def reopen(
         description = journal.read_campaign(folder)
         began_with = resume.settings_of(description, folder, options, display.step)
         plan = Plan.from_values(description["plan"]) if "plan" in description else None
-        backends.cancel(folder, description["run_id"])  # they may use what is made anew
+        selection.cancel(folder, description["run_id"])  # they may use what is made anew
         # before the preparation, whose idle check they would disturb
         warnings = resume.end_leftovers(study, folder)
         prepared = preparation.prepare(study, began_with, display, plan).with_data(warnings)
         resume.require_same_data(description, prepared)
-        backends.gather(records, prepared)
+        selection.gather(records, prepared)
         opening.reopen(description, records)
         resume.record_length(records, description, began_with)
     except BaseException:
@@ -187,7 +186,7 @@ def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
         campaign.load_previous_results()
         recorder.warn(data.warnings)
         recorder.display.expect(len(data.before) + schedule.missing())
-        backend = backends.select_backend(campaign)
+        backend = selection.select_backend(campaign)
         results = backend.extract(data.before)
         for job, ok in zip(data.before, results, strict=True):
             if job.is_needed and job.framework == campaign.settings.frameworks[0] and not ok:

@@ -21,7 +21,8 @@ from experiments.config.settings import (
 )
 from experiments.contract import Prepared, Progress
 from experiments.planning import treatments
-from experiments.run import backends, machine_state, preflight, scheduler
+from experiments.run import machine_state, preflight, scheduler
+from experiments.run.backends import selection
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
 from experiments.workloads.command import environments
@@ -196,7 +197,7 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
             )
         # raises for a missing GPU, too
         devices.check_variables(devices.resolve_all(level), os.environ)
-    backends.check(settings)
+    selection.check(settings)
     module = studies.load(study)
     conditions.check(
         conditions.parse(settings.fail_if),

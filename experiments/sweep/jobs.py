@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.run.backends import JOBS, SUBMITTED, cluster
 from experiments.run.backends.slurm import prepare_node
 from experiments.run.recorder import Recorder
-from experiments.sweep import worker
+from experiments.sweep.requests import SweepRequest
 from experiments.sweep.settings import Sweep
 from tracking.errors import ErrorCode, EvenhandError
 
 
+class JoinedWorker(Protocol):
+    """Worker of a sweep that another process concludes."""
+
+    recorder: Recorder
+    request: SweepRequest
+
+    def run(self) -> object:
+        """Run trials until none is missing."""
+
+
+Join = Callable[[Sweep, Mapping[str, str], Display], JoinedWorker]
+
+
 @dataclass
 class WorkerTask(cluster.Task):
-    """Task of a job that joins a sweep; `options` are the experiment's settings as text."""
+    """Task of a job that joins a sweep.
+
+    Attributes:
+        sweep: Settings of the search.
+        options: The experiment's settings as text.
+        join: Returns the worker of such a job.
+    """
 
     sweep: Sweep
     options: dict[str, str]
+    join: Join
 
     def run(self, display: Display) -> None:
-        joined = worker.resume(self.sweep, self.options, display, join=True)
-        prepare_node(joined.recorder, joined.request.base)
-        joined.run()
+        worker = self.join(self.sweep, self.options, display)
+        prepare_node(worker.recorder, worker.request.base)
+        worker.run()
 
 
 def run(
-    settings: CampaignSettings, sweep: Sweep, recorder: Recorder, count_missing: Callable[[], int]
+    settings: CampaignSettings,
+    sweep: Sweep,
+    recorder: Recorder,
+    count_missing: Callable[[], int],
+    join: Join,
 ) -> None:
     """Run workers as jobs until no trial is missing.
 
@@ -40,6 +65,7 @@ def run(
         sweep: Settings of the search.
         recorder: Of the process that began the sweep.
         count_missing: Counts the trials that have not finished.
+        join: Returns the worker of a job.
 
     Raises:
         EvenhandError: If all workers end before.
@@ -48,7 +74,7 @@ def run(
     if not total:
         return
     options = {name: str(Path(getattr(settings, name)).resolve()) for name in ("journal", "cache")}
-    task = WorkerTask(sweep, {"resume": recorder.run_id, "executor": "local", **options})
+    task = WorkerTask(sweep, {"resume": recorder.run_id, "executor": "local", **options}, join)
     folder = recorder.folder.resolve() / JOBS / SUBMITTED
     tasks = [task] * min(settings.nodes, total)
     submitted = cluster.submit(settings, folder, recorder.run_id, tasks)

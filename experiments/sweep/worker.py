@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,11 @@ class Worker:
             return
         from experiments.sweep import jobs
 
-        jobs.run(base, self.request.sweep, self.recorder, lambda: trials - self._finished())
+        def count_missing() -> int:
+            return trials - self._finished()
+
+        join = partial(resume, join=True)
+        jobs.run(base, self.request.sweep, self.recorder, count_missing, join)
 
     def _finished(self) -> int:
         trials = search.counted(self.study.get_trials(deepcopy=False))

@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from experiments.config.settings import CampaignSettings
-from experiments.run import backends
+from experiments.run.backends import selection
 from tests import slurm
 from tests.conftest import QUICK, ROOT, Place, set_toy_costs, titled, wait_for
 from tests.experiments.race import races
@@ -142,7 +142,7 @@ def test_settings_of_a_cluster_are_checked(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError) as error:
-        backends.check(replace(CampaignSettings(), **settings))
+        selection.check(replace(CampaignSettings(), **settings))
     assert error.value.code is code
 
 

@@ -15,7 +15,7 @@ from experiments.config import devices
 from experiments.contract import AnyCell, Job
 from experiments.planning.design import Cell
 from experiments.run import cell_run
-from experiments.run.backends import BlockResult
+from experiments.run.backends import Backend, BlockResult
 from experiments.run.campaign import Campaign
 from experiments.run.cell_process import POLL_SECONDS, CellProcess
 from experiments.run.cell_run import CellRun, CellTask
@@ -256,3 +256,8 @@ def end_together(
         replace(end, outcome=RunOutcome.FAILED, reason=text)
         for end, text in zip(ends, reasons, strict=True)
     ]
+
+
+def local_backend(campaign: Campaign) -> Backend:
+    """Return the backend of this machine, or of the node of a job."""
+    return (Interleaved if campaign.settings.pairing == "interleaved" else Sequential)(campaign)

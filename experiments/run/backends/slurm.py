@@ -19,9 +19,10 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Job
 from experiments.planning.design import Cell
-from experiments.run import backends, journal_runs, machine_state
+from experiments.run import journal_runs, machine_state
 from experiments.run.backends import JOBS, SUBMITTED, BlockResult, cluster
 from experiments.run.backends.cluster import SubmittedJob
+from experiments.run.backends.local import local_backend
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import checkpoint_of, record_script_results_of_job
 from experiments.run.journal_runs import block_of
@@ -91,7 +92,7 @@ class SlurmTask(cluster.Task):
 
     def _run(self, campaign: Campaign) -> None:
         prepare_node(campaign.recorder, self.prepared.settings)
-        backend = backends.local_backend(campaign)
+        backend = local_backend(campaign)
         with campaign.recorder.signals():
             campaign.schedule.recall(self._results())
             backend.extract(self._missing_before())
