@@ -13,7 +13,7 @@ import numpy as np
 
 from models.contract import Array, Batch, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
-from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
+from models.sequences import check_sizes, draw_weights, is_inside, log_normal
 
 EPSILON = 1e-12  # of every LayerNorm
 PADDING = 0

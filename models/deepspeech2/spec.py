@@ -16,7 +16,7 @@ import numpy as np
 
 from models.contract import Array, Batch, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
-from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
+from models.sequences import check_sizes, draw_weights, is_inside, log_normal
 
 KERNELS = ((11, 41), (11, 21))  # frames × bins
 STRIDES = ((2, 2), (1, 2))

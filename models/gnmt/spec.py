@@ -15,7 +15,7 @@ import numpy as np
 
 from models.contract import Array, Batch, Weights
 from models.layers.images import Shapes
-from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
+from models.sequences import check_sizes, draw_weights, is_inside, log_normal
 
 PADDING, START = 0, 1
 LONGEST = 50  # word pieces of a sentence
