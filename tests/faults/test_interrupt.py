@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
+from typing import Any
 
 import psutil
 import pytest
@@ -33,40 +35,29 @@ def test_printed_resume_command_works(place: Place, monkeypatch: pytest.MonkeyPa
     script.write_text(f"#!{sys.executable}\n{code}")
     script.chmod(0o755)
     set_toy_costs(monkeypatch, step=0.05)
-    settings = {**SHORT, "epochs": "10", "blocks": "1", "cache": str(place.cache)}
+    settings = {**SHORT, "epochs": "25", "blocks": "1", "cache": str(place.cache)}
     options = [f"--{name}={text}" for name, text in (settings | {"journal": "my journal"}).items()]
-    log = place.folder / "output.log"
+    # As a shell does for every job: Ctrl-C goes to the group. A job in the background ignores it.
+    handler = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    group: Any = {"start_new_session": True, "preexec_fn": handler}
+    log, command = place.folder / "output.log", [str(script), "captioning", *options]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(script), "captioning", *options],
-            env=place.environment,
-            cwd=folder,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # as a shell does for every job: Ctrl-C goes to the group
-            # a test in the background ignores it
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        streams = {"stdout": output, "stderr": output}
+        process = subprocess.Popen(command, env=place.environment, cwd=folder, **streams, **group)
 
-    def is_measuring() -> bool:
+    def has_a_cell() -> bool:
         assert process.poll() is None, log.read_text()
-        return "cell" in statuses(place, "captioning")
+        files = folder.glob("my journal/*/records.jsonl")
+        return any(b'"kind":"cell"' in path.read_bytes() for path in files)
 
-    wait_for(is_measuring, 120)
+    wait_for(has_a_cell, 120)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 128 + signal.SIGINT, log.read_text()
-    command = log.read_text().splitlines()[-1].partition("Continue with: ")[2]
     assert set(statuses(place, "captioning").values()) <= {"KILLED", "FINISHED"}
+    printed = log.read_text().splitlines()[-1].partition("Continue with: ")[2]
     environment = {**place.environment}
     del environment["MLFLOW_TRACKING_URI"]
-    again = subprocess.run(
-        ["sh", "-c", command],
-        cwd="/",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    again = subprocess.run(["sh", "-c", printed], cwd="/", env=environment, capture_output=True)
     assert again.returncode == 3, again.stdout + again.stderr  # one block: no verdict
     assert statuses(place, "captioning")["campaign"] == "FINISHED"
 
