@@ -281,8 +281,8 @@ def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(
     Earlier versions let MLflow show all metrics.
     """
     for name, factor in (("c1", 1.2), ("c2", 1.0)):
-        own, *cells = campaign_of(name, factor=factor)
-        store_runs(store, [own, *(map(as_recorded, cells) if is_recorded else cells)])
+        opened, *cells = campaign_of(name, factor=factor)
+        store_runs(store, [opened, *(map(as_recorded, cells) if is_recorded else cells)])
     slower = verdicts(compare(frame(factors={"tensorflow": 1.2})))
     search = partial(mlflow.search_runs, experiment_names=["captioning"])
     table, campaign = search(), store.run_id("c1") or ""

@@ -123,26 +123,6 @@ def test_cell_and_sensors_have_one_gpu_for_each_worker(
     assert device == "cpu" or child["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-ON_DEVICES = """
-import json, os
-from experiments.config import devices
-print(json.dumps([devices.environment_on(device, os.environ) for device in ("cpu", "cuda")]))
-"""
-
-
-def test_processes_of_proofs_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:
-    variables = {"CUDA_VISIBLE_DEVICES": "2,1"}
-    cells = [start(device, **variables)[0] for device in ("cpu", "cuda")]
-    names = [name for name in cells[1] if name.startswith(("CUDA_", "XLA_"))]
-    assert len(names) == 4
-    children = json.loads(driver.python(ON_DEVICES, **variables))
-    of_cells, of_children = (
-        [{name: child.get(name) for name in names} for child in group]
-        for group in (cells, children)
-    )
-    assert of_children == of_cells
-
-
 def test_treatment_may_choose_gpu(start: CellStarter) -> None:
     child, varied, gpus = start("cuda", environment={"CUDA_VISIBLE_DEVICES": "3"})
     assert (child["CUDA_VISIBLE_DEVICES"], gpus) == (UUIDS[3], UUIDS[3:])

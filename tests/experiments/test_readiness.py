@@ -55,10 +55,15 @@ def test_load_by_others_is_named() -> None:
 def test_gpus_of_a_cell_are_observed_with_their_other_processes(driver: Driver) -> None:
     driver.answers({"1.pid": 1, "1.celsius": 45, "2.pid": 1}, cards=3, milliwatts=60_000)
     visible = {"CUDA_VISIBLE_DEVICES": "0,1,2"}
-    one, two = (json.loads(driver.python(OBSERVE.replace("WORKERS", n), **visible)) for n in "12")
-    assert [len(state["on_gpu"]) for state, *_ in (one, two)] == [0, 1]
-    assert any("(1)" in line for line in two[1])
-    for (state, _, metrics), expected in ((one, {"gpu_0": 61}), (two, {"gpu_0": 61, "gpu_1": 45})):
+    single, pair = (
+        json.loads(driver.python(OBSERVE.replace("WORKERS", n), **visible)) for n in "12"
+    )
+    assert [len(state["on_gpu"]) for state, *_ in (single, pair)] == [0, 1]
+    assert any("(1)" in line for line in pair[1])
+    for (state, _, metrics), expected in (
+        (single, {"gpu_0": 61}),
+        (pair, {"gpu_0": 61, "gpu_1": 45}),
+    ):
         celsius = {name: value for name, value in state["celsius"].items() if "gpu" in name}
         assert celsius == expected
         assert metrics["idle/gpu_0/temperature_celsius"] == 61

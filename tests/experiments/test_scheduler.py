@@ -122,16 +122,11 @@ def test_larger_cells_are_skipped_but_fitting_phases_run() -> None:
     assert sorted(steps) == sorted([*whole, *separate])
 
 
-def test_treatment_that_is_not_available_is_skipped() -> None:
-    schedule = make_schedule(A, B, missing=("b",))
-    assert sorted(play(schedule, {})) == ["a", "b: not_available"]
-    assert schedule.counts(RunOutcome.NOT_AVAILABLE)
-
-
-def test_interleaved_group_runs_as_a_whole() -> None:
+def test_interleaved_group_runs_as_a_whole_without_what_is_not_available() -> None:
     schedule = make_schedule(A, B, C, pairing="interleaved", missing=("c",))
     both = ", ".join(cell.treatment for cell in schedule.blocks[0] if cell.treatment != "c")
     assert play(schedule, {"b": BUSY}) == ["c: not_available", both, f"{both} again"]
+    assert schedule.counts(RunOutcome.NOT_AVAILABLE)
     cells = {cell.treatment: cell for cell in schedule.blocks[0]}
     schedule.recall({cells["a"].key: OK, cells["c"].key: CellResult(RunOutcome.NOT_AVAILABLE)})
     assert play(schedule, {}) == ["c: not_available", both]
