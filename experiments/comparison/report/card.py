@@ -140,7 +140,6 @@ def build_card(
     if conditions and len(comparison.rests_on.get("campaigns", ())) == 1:
         conditions = f"one campaign · {conditions}"
     failures = [wording.failed_runs(failure, comparison.factor) for failure in comparison.failures]
-    is_advised = more_blocks and not comparison.smoke and not failures
     short = _short(comparison, headlines) or settled or unsettled
     return AnswerCard(
         title,
@@ -156,7 +155,9 @@ def build_card(
         max(0, len(shown) - MAX_OUTCOMES),
         {} if comparison.smoke else _figures(headlines),
         shorten(short, MAX_SHORT, placeholder=" …"),
-        _advice(chosen, more_blocks) if more_blocks and is_advised else None,
+        _advice(chosen, more_blocks)
+        if more_blocks and not comparison.smoke and not failures
+        else None,
     )
 
 
@@ -286,16 +287,18 @@ def _exploratory(comparison: Comparison, findings: Sequence[Finding]) -> list[Fi
 def _unsettled(findings: Sequence[Finding]) -> str:
     """Return what is not settled, and what it costs to settle it."""
     estimated = [finding for finding in findings if finding.decision in sample_size.OPEN]
-    texts = wording.shortened(list(map(wording.sentence, estimated)), MAX_CLAUSES)
-    rest = [finding for finding in findings if finding not in estimated]
-    texts += [f"{wording.capitalised(text)}." for text in wording.clauses(rest)]
-    costs: dict[str, list[Finding]] = {}
+    texts = [wording.sentence(finding).removesuffix(".") for finding in estimated]
+    costs: dict[str, list[str]] = {}
     for finding in estimated:
-        costs.setdefault(finding.sample_size_text, []).append(finding)
-    for cost, group in costs.items():
-        about = f"{wording.joined(wording.labels(group))}: " if len(costs) > 1 else ""
-        texts += [f"{wording.capitalised(about + cost)}."] if cost else []
-    return " ".join(texts)
+        name = f"{wording.describe_outcome(finding)} of {wording.names(finding)[1]}"
+        costs.setdefault(finding.sample_size_text, []).append(name)
+    clauses = wording.clauses([finding for finding in findings if finding not in estimated])
+    for cost, names in costs.items():
+        about = f"{wording.joined(names)}: " if len(costs) > 1 else ""
+        clauses += [about + cost] if cost else []
+    texts = wording.shortened(texts, MAX_CLAUSES)
+    texts += map(wording.capitalised, wording.shortened(clauses, MAX_CLAUSES))
+    return " ".join(f"{text}." for text in texts)
 
 
 def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
