@@ -226,14 +226,20 @@ class Worker:
 
 
 def begin(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
+    """Return the worker of a new sweep, or of one that is resumed.
+
+    Args:
+        sweep: Settings of the search.
+        texts: The experiment's settings as the user wrote them.
+        display: Shows the progress.
+
+    Raises:
+        UsageError: For what can be known to fail.
+    """
     if texts.get("resume"):
         return resume(sweep, texts, display)
-    return start(requests.parse(sweep, texts), display)
-
-
-def start(request: SweepRequest, display: Display) -> Worker:
-    """Return the worker of a new sweep. Raises UsageError for what can be known to fail."""
-    sweep, base = request.sweep, request.base
+    request = requests.parse(sweep, texts)
+    base = request.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
     counts = preparation.prepare_data(request.sweep.experiment, base, display).dataset.counts
     request = requests.with_length(request, counts)
