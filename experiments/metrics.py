@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from experiments.config.settings import suggestion
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 Scale = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]

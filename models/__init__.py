@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from models import frameworks, own
-from models.errors import ErrorCode, ModelError, choices
+from models.errors import ErrorCode, ModelError, suggestion
 
 if TYPE_CHECKING:
     from models.definition import ModelDefinition
@@ -40,7 +40,7 @@ def load(model: str, architecture: str) -> ModuleType:
     if architecture not in models.get(model, ()):
         names = [name for name, architectures in models.items() if architecture in architectures]
         raise ModelError(
-            ErrorCode.UNKNOWN_NAME, f"no {architecture} model {model!r}; {choices(model, names)}"
+            ErrorCode.UNKNOWN_NAME, f"no {architecture} model {model!r}{suggestion(model, names)}"
         )
     package = f"{architecture}.{model}" if "." in architecture else ""
     return _import(model, package or f"{__name__}.{model}.{architecture}")
@@ -52,7 +52,7 @@ def spec(model: str) -> ModelDefinition:
 
     models = available()
     if model not in models:
-        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no model {model!r}; {choices(model, models)}")
+        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no model {model!r}{suggestion(model, models)}")
     return ModelDefinition.from_module(_import(model, f"{__name__}.{model}.spec"))
 
 

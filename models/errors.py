@@ -6,6 +6,8 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from enum import StrEnum
 
+MAX_LISTED = 16  # names in an error
+
 
 class ErrorCode(StrEnum):
     """Reason of an error, for code and tests; the message is for the user."""
@@ -61,8 +63,20 @@ class NoDevice(ModelError):
     """Device that the framework does not see in this process; another framework may."""
 
 
-def choices(name: str, names: Collection[str]) -> str:
-    """Return the names that exist instead, the nearest first: the end of a message."""
-    near = get_close_matches(name, names, n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{hint}have {', '.join(names) or 'none'}"
+def suggestion(name: str, names: Collection[str], help: str = "--help all") -> str:
+    """Return what may have been meant, as the end of a sentence.
+
+    Args:
+        name: Name that does not exist.
+        names: Names that exist.
+        help: What lists them.
+
+    Returns:
+        The closest name; if none is close, a few names, or what lists many.
+    """
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    if len(names) <= MAX_LISTED:
+        return f"; have {', '.join(names) or 'none'}"
+    return f"; {help} lists all {len(names)}"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracking.errors import ErrorCode, UsageError, choices
+from tracking.errors import ErrorCode, UsageError, suggestion
 from tracking.reader import Rejected
 from tracking.store import Store
 
@@ -138,8 +138,8 @@ def find_team(store: Store, name: str) -> Team:
     for team in existing:
         if team.name == name:
             return team
-    teams_ = choices(name, [team.name for team in existing])
-    raise UsageError(ErrorCode.UNKNOWN_NAME, f"no team {name} on {store.uri}; {teams_}")
+    teams_ = suggestion(name, [team.name for team in existing])
+    raise UsageError(ErrorCode.UNKNOWN_NAME, f"no team {name} on {store.uri}{teams_}")
 
 
 def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:

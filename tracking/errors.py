@@ -1,5 +1,5 @@
 """Errors of the tracking package, of the one family."""
 
-from models.errors import ErrorCode, EvenhandError, UsageError, choices
+from models.errors import ErrorCode, EvenhandError, UsageError, suggestion
 
-__all__ = ["ErrorCode", "EvenhandError", "UsageError", "choices"]
+__all__ = ["ErrorCode", "EvenhandError", "UsageError", "suggestion"]

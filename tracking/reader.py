@@ -18,7 +18,7 @@ from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.rest_utils import http_request, verify_rest_response
 
 from tracking import first_use, mlflow_defaults, plain, technical, whereabouts
-from tracking.errors import ErrorCode, EvenhandError, UsageError, choices
+from tracking.errors import ErrorCode, EvenhandError, UsageError, suggestion
 from tracking.records import Point, RunKind, StoredRun
 
 mlflow_defaults.redirect_logs()
@@ -116,11 +116,11 @@ class Reader:
         missing = next((name for name, experiment_id in ids.items() if not experiment_id), None)
         if missing is None:
             return list(ids.values())
-        existing = choices(missing, sorted(self.experiment_names().values()))
+        existing = suggestion(missing, sorted(self.experiment_names().values()))
         raise UsageError(
             ErrorCode.UNKNOWN_NAME,
-            f"no experiment '{missing}' on {self.uri}; {existing}; call it in the folder of your "
-            "campaigns, or set MLFLOW_TRACKING_URI to where they are",
+            f"no experiment '{missing}' on {self.uri}; call it in the folder of your campaigns, "
+            f"or set MLFLOW_TRACKING_URI to where they are{existing}",
         )
 
     def _active_experiment(self, name: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 from experiments import studies
 from experiments.cli import commands
-from experiments.config.settings import for_users, parse, suggestion
+from experiments.config.settings import for_users, parse
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 
 @dataclass(frozen=True)

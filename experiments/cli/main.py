@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from experiments.cli import arguments, entries, help
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
-from experiments.config import settings, shell
+from experiments.config import shell
 from experiments.config.stopping import STOP, Interrupted
 from tracking import mlflow_defaults, plain
-from tracking.errors import ErrorCode, EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError, suggestion
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -58,7 +58,7 @@ def _dispatch(words: Sequence[str]) -> int:
     elif {"-h", "--help"} & set(rest):
         print(help.page(entries.load(name), rest))
     elif name.startswith("-"):
-        right = settings.suggestion(name, help.OPTIONS)
+        right = suggestion(name, help.OPTIONS)
         text = f"there is no option '{plain.short(name)}' before a name{right}"
         raise UsageError(ErrorCode.UNKNOWN_NAME, text)
     else:

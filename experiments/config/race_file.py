@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from experiments.config import durations
-from experiments.config.settings import path_problem, read_file, suggestion
+from experiments.config.settings import path_problem, read_file
 from tracking import limits, plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 from tracking.redaction import MASK, SECRET, Redaction, secrets
 
 _LEVEL = r"[A-Za-z0-9][\w.+-]{0,59}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import math
 import os
@@ -22,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 from models import devices
 from models.frameworks import TRAINING_PRECISIONS
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 T = TypeVar("T")
 S = TypeVar("S", bound="CampaignSettings")
@@ -47,7 +46,6 @@ OTHERS_LIMIT_PERCENT = 10.0
 # Preset of every study: the smallest run that shows that everything works.
 SMOKE, MAX_SMOKE_BLOCKS = "smoke", 2
 MAX_BLOCKS = 10_000
-MAX_LISTED = 16  # names in an error
 DEFAULT_MAX_BLOCKS = 48
 FAIL_IF = "verdicts that make the exit code 4: worse, slower:throughput, failed:10 (percent)"
 
@@ -895,22 +893,3 @@ def _has_type(value: Any, kind: Any) -> bool:
         (part_kind, _) = typing.get_args(kind)
         return isinstance(value, list | tuple) and all(_has_type(part, part_kind) for part in value)
     return type(value) is kind or (kind is float and type(value) is int)
-
-
-def suggestion(name: str, names: Collection[str], help: str = "--help all") -> str:
-    """Return what may have been meant, as the end of a sentence.
-
-    Args:
-        name: Name that does not exist.
-        names: Names that exist.
-        help: What lists them.
-
-    Returns:
-        The closest name; if none is close, a few names, or what lists many.
-    """
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    if len(names) <= MAX_LISTED:
-        return f"; have {', '.join(names) or 'none'}"
-    return f"; {help} lists all {len(names)}"

@@ -19,11 +19,10 @@ from experiments.config.settings import (
     names_not_affecting_measurement,
     refuse_parameter,
     searchable,
-    suggestion,
     to_text,
 )
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 S = TypeVar("S", bound=CampaignSettings)
 ENVIRONMENT = "env."

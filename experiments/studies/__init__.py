@@ -9,12 +9,11 @@ from experiments.config import devices
 from experiments.config.settings import (
     CampaignSettings,
     names_not_affecting_measurement,
-    suggestion,
 )
 from experiments.contract import Study
 from experiments.metrics import FREELY, Outcome, check_primary, outcome
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 
 def available() -> list[str]:

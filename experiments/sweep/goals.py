@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from experiments.config import memory
-from experiments.config.settings import suggestion
 from experiments.metrics import SHORT, Outcome, outcome
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 _CONSTRAINT = re.compile(r"\s*([^<>=]+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*")
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "s": 1.0}

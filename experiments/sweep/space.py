@@ -21,7 +21,7 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.planning.length import Length
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 MAX_GRID = 1_000
 MAX_RANGE = 10**9
@@ -108,7 +108,7 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
         for field in sorted(settings_.searchable(kind))
     }
     if name not in fields:
-        right = settings_.suggestion(name, fields)
+        right = suggestion(name, fields)
         raise UsageError(
             ErrorCode.UNKNOWN_NAME,
             f"search: '{name}' is no setting of a trial, which is one cell{right}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import models
 from models import frameworks
 from models.definition import ModelDefinition
-from models.errors import choices
+from models.errors import suggestion
 from models.layers.images import ImageSpec
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
@@ -24,7 +24,7 @@ def of_images(name: str, framework_names: Sequence[str], setting: str) -> ModelD
     if name not in names:
         raise UsageError(
             ErrorCode.UNKNOWN_NAME,
-            f"{setting}={plain.short(name)}: no such model of images; {choices(name, names)}",
+            f"{setting}={plain.short(name)}: no such model of images{suggestion(name, names)}",
         )
     check_siblings(name, framework_names, setting)
     return models.spec(name)

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from models.devices import CHOICES, CPU
-from models.errors import ErrorCode, ModelError, choices
+from models.errors import ErrorCode, ModelError, suggestion
 
 GROUP = "evenhand.frameworks"
 
@@ -86,7 +86,7 @@ def check(name: str) -> None:
     """Raise ModelError, with the nearest names, for a name that no framework has."""
     names = available()
     if name not in names:
-        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no framework {name!r}; {choices(name, names)}")
+        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no framework {name!r}{suggestion(name, names)}")
 
 
 def described(name: str) -> Variant:

@@ -20,10 +20,9 @@ from experiments.comparison.runs.query import FIRST, TAG_COLUMNS
 from experiments.config.settings import (
     CampaignSettings,
     names_not_affecting_measurement,
-    suggestion,
 )
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, suggestion
 from tracking.records import RepeatCause
 
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"

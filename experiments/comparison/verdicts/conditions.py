@@ -11,7 +11,7 @@ from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import SHORT, Outcome, without_batch
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError, choices
+from tracking.errors import ErrorCode, UsageError, suggestion
 
 WORSE, RUNS_FAILED = "worse", "failed"
 VERDICTS = (WORSE, "slower", "faster", "higher", "lower")
@@ -138,8 +138,8 @@ def check(
         text = f"fail_if={plain.short(str(condition))}"
         named = [outcome for outcome in outcomes if condition.names(outcome.metric)]
         if condition.metric and not named:
-            right = choices(condition.metric, [outcome.metric for outcome in outcomes])
-            raise UsageError(ErrorCode.UNKNOWN_NAME, f"{text} names no outcome here; {right}{hint}")
+            right = suggestion(condition.metric, [outcome.metric for outcome in outcomes])
+            raise UsageError(ErrorCode.UNKNOWN_NAME, f"{text} names no outcome here{right}{hint}")
         if primary and not condition.metric:
             named = [outcome for outcome in named if outcome.metric in primary]
         if named and not any(map(condition.can_match, named)):
