@@ -171,7 +171,8 @@ class Store(Reader):
                 return []
             except (Rejected, UsageError) as error:
                 reason = str(error)
-                break
+                if len(batch) > 1:  # a single one again: a copy may be on its way, by an own try
+                    break
             except Unwritten as error:
                 if not self._is_writable(run):
                     raise

@@ -13,7 +13,6 @@ from experiments.cli.codes import CONDITION_HOLDS, DONE, FAILED, NO_VERDICT
 from experiments.config import variation
 from experiments.config.settings import parse
 from experiments.config.stopping import STOP
-from tracking import links
 
 if TYPE_CHECKING:
     from experiments.comparison.verdicts.conditions import Condition
@@ -153,6 +152,8 @@ def print_tables(conclusion: Conclusion, display: Display) -> None:
 
 
 def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None:
+    from tracking import links
+
     if delivered:  # if not, the recorder has reported it
         page = links.page(recorder.store, recorder.experiment, recorder.run_id)
         display.say(f"MLflow UI  {page}")

@@ -149,7 +149,7 @@ def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
 
     assert call(filter="tags.campaign = 'c1'") == NO_VERDICT
     for name in ("captioning", "comparisons"):
-        assert store.link("comparisons", run_id) in description(store, name)
+        assert links.link(store, "comparisons", run_id) in description(store, name)
     assert {run.tags["kind"] for run in store.runs("captioning")} == {"cell"}
     assert len(list(store.runs("comparisons"))) == 3
 

@@ -139,7 +139,7 @@ def check(
         named = [outcome for outcome in outcomes if condition.names(outcome.metric)]
         if condition.metric and not named:
             right = suggestion(condition.metric, [outcome.metric for outcome in outcomes])
-            raise UsageError(ErrorCode.UNKNOWN_NAME, f"{text} names no outcome here{right}{hint}")
+            raise UsageError(ErrorCode.UNKNOWN_NAME, f"{text} names no outcome here{hint}{right}")
         if primary and not condition.metric:
             named = [outcome for outcome in named if outcome.metric in primary]
         if named and not any(map(condition.can_match, named)):
