@@ -171,7 +171,7 @@ class Store(Reader):
                 return []
             except (Rejected, UsageError) as error:
                 reason = str(error)
-                if len(batch) > 1:  # a single one again: a copy may be on its way, by an own try
+                if len(batch) > 1:  # a single one again: an earlier try may be writing a copy
                     break
             except Unwritten as error:
                 if not self._is_writable(run):
