@@ -17,14 +17,15 @@ from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 # Four times the capacity of a pipe, written after the request to end.
 LINES = 4_000
 LAST_WORDS = f"""#!{sys.executable}
-import signal, sys, time
+import os, signal, sys, time
 def end(*_):
     for number in range({LINES}):
         print('{{"progress": "' + "x" * 50 + '", "done": %d, "total": 1}}' % number)
     sys.stdout.flush()
     sys.exit()
 signal.signal(signal.SIGTERM, end)
-print('{{"progress": "ready", "done": -1, "total": 1}}', flush=True)
+# not `print`: the signal may come before it returns, and it cannot be entered twice
+os.write(1, b'{{"progress": "ready", "done": -1, "total": 1}}\\n')
 while True:
     time.sleep(1)
 """
