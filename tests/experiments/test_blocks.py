@@ -364,7 +364,8 @@ def test_slowed_block_is_measured_again_once(
     monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(tmp_path / "events"))
 
     process = place.start(**TOYS, blocks="6", primary="train/examples_per_second")
-    pause_twin(tmp_path / "events", process, (0.0, 0.06, 0.03, 1.0, 0.05, 0.02))
+    pauses = (0.0, 0.06, 0.03, 1.0, 0.05, 0.02)
+    pause_twin(tmp_path / "events", process, (0.0, *pauses))  # the check takes steps, too
     wait_for(lambda: any("repeats" in getattr(each, "tags", ()) for each in records(place)), 120)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
