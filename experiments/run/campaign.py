@@ -19,7 +19,7 @@ from tracking.records import RunKind, RunOutcome
 
 
 class Campaign:
-    """Campaign, built by `pipeline.start` or `pipeline.restart`, and by each job of a cluster.
+    """Campaign, built by `pipeline.open_new` or `pipeline.reopen`, and by each job of a cluster.
 
     Args:
         part_of: See `Recorder`.

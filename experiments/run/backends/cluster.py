@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ HOPELESS = (
 logging.getLogger("submitit").setLevel(logging.ERROR)
 
 
-class Task:
+class Task(ABC):
     """Task of a job, which submitit runs; the job is requeued and goes on when its time is over."""
 
     def __call__(self) -> Any:
@@ -77,8 +78,9 @@ class Task:
     def checkpoint(self) -> Any:
         return submitit.helpers.DelayedSubmission(self)
 
+    @abstractmethod
     def run(self, display: Display) -> Any:
-        raise NotImplementedError
+        """Do the work of the job."""
 
 
 class JobState(NamedTuple):
