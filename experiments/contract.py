@@ -178,7 +178,8 @@ class Workload:
     prepare: checks settings and data, and makes the inputs of the cells; raises UsageError.
     not_available: returns why a cell with these settings cannot run while others can, or "".
     after_checks: adds the results of the frameworks' checks. shortened: returns the settings with a
-    length of training by these results. after_extraction: returns warnings.
+    length of training by these results. measured_in_a_row: returns the steps between two other
+    works of a cell; None if steps cannot run freely. after_extraction: returns warnings.
     after_cell: returns metrics and tags of a cell that has ended, by its run and inputs, from runs
     that its program made in MLflow; that program then finds the campaign's server and experiment.
     end_leftovers: ends processes that killed cells below a folder have left running; returns their
@@ -189,6 +190,7 @@ class Workload:
     not_available: Callable[[Any], str] = lambda _: ""
     after_checks: Callable[[Prepared, Sequence[Mapping[str, str]]], Prepared] | None = None
     shortened: Callable[[Any, Prepared, Sequence[Mapping[str, str]]], Any] | None = None
+    measured_in_a_row: Callable[[Any, Prepared], int] | None = None
     after_extraction: Callable[[Any, Prepared], tuple[str, ...]] | None = None
     after_cell: (
         Callable[[str, Mapping[str, Any], RunStore], tuple[Mapping[str, float], Mapping[str, str]]]

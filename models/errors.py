@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
 from enum import StrEnum
 
 MAX_LISTED = 16  # names in an error
+MAX_FRAMES = 3
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
 
 
 class ErrorCode(StrEnum):
@@ -61,6 +64,24 @@ class ModelError(UsageError):
 
 class NoDevice(ModelError):
     """Device that the framework does not see in this process; another framework may."""
+
+
+def last_lines(output: str) -> str:
+    """Return the last line of a failed process's output, with the innermost frames before it."""
+    last = (output.strip().splitlines() or ["no message"])[-1]
+    return f"{last}{innermost_frames(output)}"
+
+
+def innermost_frames(traceback: str) -> str:
+    """Return the last frames of a traceback in brackets, the innermost first; else an empty text.
+
+    Paths begin with the package: `(keras/src/ops/numpy.py:12 in dot, models/parity.py:7 in main)`.
+    """
+    frames = [
+        f"{re.sub(r'.*/(site-packages|lib/python[^/]*)/', '', path)}:{line} in {function}"
+        for path, line, function in _FRAME.findall(traceback)
+    ]
+    return f" ({', '.join(frames[: -MAX_FRAMES - 1 : -1])})" if frames else ""
 
 
 def suggestion(name: str, names: Collection[str], help: str = "--help all") -> str:

@@ -23,7 +23,7 @@ import models
 from models import frameworks, own
 from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
 from models.devices import CPU
-from models.errors import EvenhandError
+from models.errors import EvenhandError, last_lines
 from models.frameworks import lean_import, missing, open_framework
 from models.frameworks.introspection import first_difference
 
@@ -318,7 +318,7 @@ def gate(
     done = count(1)
 
     def compute_side(side: Side) -> dict[str, Array]:
-        result = _compute_in_process(request, side, threads, environment)
+        result = compute_in_process(request, side, threads, environment)
         if progress:
             progress(next(done), len(all_sides))
         return result
@@ -333,9 +333,18 @@ def gate(
     return [replace(row, device=request.device) for row in rows]
 
 
-def _compute_in_process(
-    request: ParityRequest, side: Side, threads: int, environment: Mapping[str, str] | None
+def compute_in_process(
+    request: ParityRequest,
+    side: Side,
+    threads: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Array]:
+    """Return the result of `compute` by a separate process.
+
+    Raises:
+        ModelError: if it fails; its last frames are named.
+        EvenhandError: if a signal ends it.
+    """
     variables = environment or frameworks.environment_on(request.device, os.environ)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
@@ -346,11 +355,11 @@ def _compute_in_process(
         result = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
         # the user's code may end the process with exit code 0
         if result.returncode or not out.is_file():
-            last = (result.stderr.strip().splitlines() or ["no message"])[-1]
             kind = EvenhandError if result.returncode < 0 else ModelError  # a signal ended it
             raise kind(
                 ErrorCode.CHILD_FAILED,
-                f"parity of {request.model}: {side} exited with {result.returncode}: {last}",
+                f"parity of {request.model}: {side} exited with {result.returncode}: "
+                f"{last_lines(result.stderr)}",
             )
         with np.load(out, allow_pickle=False) as arrays:
             return dict(arrays)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Requests that a distribution-free 95 % interval of a percentile needs: max(q, 1 - q)^n <= 0.025.
 EARNED_AT = {50: 6, 95: 72, 99: 368}
 WINDOWS = "train_windows"
+WINDOW_STEPS = 10  # of a window where `window_steps` leaves it open
 DELAYED = "its way of training waits for the device inside of a window: its steps do not run freely"
 
 
@@ -77,7 +78,7 @@ def pace(settings: ClockSettings, first: int, *, windows_first: bool = True) -> 
         windows_first: Whether windows come first where they alternate with single steps. Steps
             after a validation are slower, so epochs alternate this.
     """
-    kind, steps = settings.timing, settings.window_steps
+    kind, steps = settings.timing, settings.window_steps or WINDOW_STEPS
     if kind == "step":
         return EVERY_STEP
     if kind == "free":

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from experiments import studies
 from experiments.cli.codes import CONDITION_HOLDS, DONE, FAILED, NO_VERDICT
-from experiments.config import variation
-from experiments.config.settings import parse
+from experiments.config import interpreters, variation
 from experiments.config.stopping import STOP
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
     from experiments.config.console import Display
 
     study = studies.load(name)
-    settings = variation.based(parse(study.settings, study.presets, options), options)
+    settings = variation.based(studies.parse_settings(study, options), options)
     if settings.levels and "frameworks" not in options:
         from experiments.config import virtual_environments
 
@@ -55,6 +54,9 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
                 blocks = f"{settings.blocks} to {settings.max_blocks} blocks"
             first = f"{name} · {settings.preset}: checks, then {blocks}"
             display.say(f"{first}; after a cell you see about how long the rest takes")
+            for framework in settings.frameworks if settings.pythons else ():
+                python = interpreters.executable(framework, settings.pythons)
+                display.say(f"    {framework} runs with {python}")
         conclusion = pipeline.run(name, settings, display, options)
         display.rest()
         print_conclusion(conclusion, display)

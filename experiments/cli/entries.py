@@ -70,8 +70,11 @@ def load(name: str) -> Entry:
 
 def _run_command(command: commands.Command, texts: Mapping[str, str]) -> int:
     names = {field.name for field in dataclasses.fields(command.settings)}
-    settings = parse(command.settings, {}, {name: texts[name] for name in names & texts.keys()})
+    from experiments.config import interpreters
     from experiments.config.console import Display
+
+    options = {name: texts[name] for name in names & texts.keys()}
+    settings = parse(command.settings, {}, options, interpreters.of_folder(texts))
 
     with Display() as display:
         if not command.of_experiment:

@@ -132,3 +132,27 @@ class Parity:
         choices=devices.CHOICES,
         group="networks",
     )
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Frameworks that get environments."""
+
+    frameworks: tuple[str, ...] = setting(
+        ("keras-torch", "tensorflow", "keras-jax"),
+        "an environment each, which also serves other variants of its packages, as that of "
+        "keras-torch serves pytorch",
+        group="environments",
+    )
+    device: str = setting(
+        "auto",
+        "what they compute on; auto: the GPU if there is one",
+        choices=devices.CHOICES,
+        group="environments",
+    )
+    cache: str = setting(
+        ".evenhand/cache",
+        "folder that gets the environments: gigabytes, most of them on a GPU",
+        path=True,
+        group="environments",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -105,6 +106,15 @@ class Display:
     def say(self, text: str, style: str = "") -> None:
         self.console.print(plain.line(text), style=style or None, markup=False)
 
+    def confirms(self, question: str) -> bool:
+        """Return whether a user at a terminal agrees; False if there is none."""
+        if not (sys.stdin and sys.stdin.isatty() and self.console.is_terminal):
+            return False
+        self._progress.stop()
+        answer = self.console.input(question, markup=False)
+        self._progress.start()
+        return answer.strip().lower() in ("y", "yes")
+
     def expect(self, total: int) -> None:
         self._total, self._done, self._began = total, 0, time.monotonic()
         if self._all is not None:
@@ -134,7 +144,7 @@ class Display:
         self._progress.update(self._now, description=text, completed=done, total=total)
         if not self.console.is_terminal and time.monotonic() - self._last_line > QUIET_SECONDS:
             self._last_line = time.monotonic()
-            self.say(f"    {text} {done}{f'/{total}' if total else ''}")
+            self.say(f"    {text} {done}/{total}" if total else f"    {text}")
 
     def waiting(self, what: str) -> None:
         self.step(f"waiting for {what}", 0, None)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.config.settings import read_texts
 from experiments.config.variation import canonical
 from models import frameworks
 from tracking import plain, provenance
@@ -30,6 +31,8 @@ answer = {"missing": frameworks.missing(sys.argv[1]), "packages": packages, "ins
 print(json.dumps(answer))
 """
 PROBE_SECONDS = 60
+# File of the working folder with the interpreters that `evenhand setup` has made, as settings.
+SETUP = Path(".evenhand/setup.json")
 
 
 def parse(pythons: Sequence[str]) -> dict[str, str]:
@@ -53,6 +56,19 @@ def parse(pythons: Sequence[str]) -> dict[str, str]:
             raise UsageError(ErrorCode.DUPLICATE, f"pythons: {name} is named twice; keep one")
         paths[name] = str(python)
     return paths
+
+
+def of_folder(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the setting `pythons` that `evenhand setup` has written, if a call can use it.
+
+    Levels have environments of their own, and a resumed campaign has those that it began with.
+
+    Args:
+        options: Settings of the call.
+    """
+    if {"levels", "resume"} & options.keys() or not SETUP.exists():
+        return {}
+    return read_texts(SETUP)
 
 
 def separate(framework: str, pythons: Sequence[str]) -> str:
@@ -118,7 +134,8 @@ def _probe(framework: str, python: str) -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
             ErrorCode.NOT_FOUND,
-            f"{label} cannot be run: {error}; give the path of a Python interpreter",
+            f"{label} cannot be run: {error}; give the path of a Python interpreter, "
+            "or make one with evenhand setup",
         ) from None
     except (ValueError, TypeError, KeyError):
         raise UsageError(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from models import devices
@@ -313,9 +314,9 @@ class ClockSettings:
         searchable=False,
     )
     window_steps: int = setting(
-        10,
-        "steps that run freely between two readings of the clock",
-        minimum=1,
+        0,
+        "steps that run freely between two readings of the clock; 0: 10, or as many as fit",
+        minimum=0,
         maximum=10_000,
         group="clock",
         searchable=False,
@@ -572,17 +573,29 @@ class ModelSettings(TrainingSettings):
     )
 
 
-def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapping[str, str]) -> T:
-    """Return settings from text: defaults, then the preset's, then those of the call.
+def parse(
+    kind: type[T],
+    presets: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, str],
+    of_folder: Mapping[str, str] = MappingProxyType({}),
+) -> T:
+    """Return settings from text: defaults, then the preset's, the folder's, and the call's.
+
+    Args:
+        kind: Type of the settings.
+        presets: Their values by name.
+        options: Settings of the call; those of the file `settings` come before them.
+        of_folder: Settings of the working folder; those that the type does not have are left out.
 
     Raises:
         UsageError: for the first mistake, in one line.
     """
     names = [field.name for field in for_users(kind)]
     if "settings" in names and options.get("settings"):
-        options = {**_read(Path(_check_text("settings", options["settings"]))), **options}
+        options = {**read_texts(Path(_check_text("settings", options["settings"]))), **options}
     for name in options:
         refuse_unknown(name, names, kind)
+    options = {name: of_folder[name] for name in of_folder if name in names} | dict(options)
     hints = typing.get_type_hints(kind)
     values = {name: convert(name, text, hints[name]) for name, text in options.items()}
     settings = kind(**{**of_preset(presets, options), **values})
@@ -673,7 +686,7 @@ def of_preset(
     return {**presets[preset], "preset": preset}
 
 
-def _read(path: Path) -> dict[str, str]:
+def read_texts(path: Path) -> dict[str, str]:
     """Return the settings of a JSON file: texts, numbers, truth values and flat lists."""
     label = f"settings={plain.path(path)}"
     try:

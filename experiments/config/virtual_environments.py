@@ -15,10 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from experiments.config import variation
+from experiments.config import devices, variation
 from experiments.config.settings import CampaignSettings
 from experiments.config.variation import canonical, check_pins
 from models import frameworks
+from models.devices import AUTO
 from tracking import plain, provenance
 from tracking.errors import ErrorCode, UsageError
 
@@ -137,8 +138,10 @@ def is_version(installed: str, version: str) -> bool:
 
 def interpreters_of(settings: CampaignSettings, version: str) -> tuple[str, ...]:
     """Return the setting `pythons` of the cells of one of `levels`."""
-    made_for = {name: of_level(name, version) for name in settings.frameworks}
-    places = {name: made_for[name].place(Path(settings.cache)) for name in made_for}
+    places = {
+        name: of_level(settings, name, version).place(Path(settings.cache))
+        for name in settings.frameworks
+    }
     return tuple(f"{name}={python_of(place)}" for name, place in places.items())
 
 
@@ -166,16 +169,36 @@ def frameworks_of_levels(settings: CampaignSettings) -> tuple[str, ...]:
     return tuple(having) or settings.frameworks
 
 
-@cache
-def of_level(framework: str, version: str) -> VirtualEnvironment:
+def of_level(settings: CampaignSettings, framework: str, version: str) -> VirtualEnvironment:
     """Return the environment of a framework's cells at one of `levels`.
+
+    It serves the GPU if there is one, whatever cells compute on: its place does not depend on what
+    the checks of the frameworks see.
+    """
+    return of_framework(framework, devices.resolve(AUTO, settings), version)
+
+
+@cache
+def of_framework(framework: str, device: str, version: str = "") -> VirtualEnvironment:
+    """Return the environment of a framework's cells on a device.
 
     The project's constraints are preferred: a package has another version only if the named
     versions need it, or if it is released together with one of them.
+
+    Args:
+        framework: Name of a variant.
+        device: Kind of device that it computes on.
+        version: One of `levels`; empty: the versions of the constraints.
     """
-    pinned = check_pins(version).keys()
-    base = map(canonical, (*frameworks.described(framework).distributions, *OF_CELLS))
-    others = dict.fromkeys(name for name in base if name not in pinned)
+    pinned = check_pins(version).keys() if version else frozenset[str]()
+    variant = frameworks.described(framework)
+    extras = variant.extras_on.get(device, {})
+    base = map(canonical, (*variant.distributions, *OF_CELLS))
+    others = dict.fromkeys(
+        f"{name}[{extras[name]}]" if name in extras else name
+        for name in base
+        if name in extras or name not in pinned
+    )
     free = set(pinned).union(*(group for group in provenance.RELEASED_TOGETHER if group & pinned))
     constraints = CONSTRAINTS.read_text(encoding="utf-8") if CONSTRAINTS.exists() else ""
     preferred = (line for line in constraints.split() if line.partition("==")[0] not in free)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies, workloads
-from experiments.config import devices, interpreters, variation
+from experiments.cell import timing
+from experiments.config import devices, interpreters, shell, variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DEVICE, AnyCell, Node, Study, Treatment
@@ -23,6 +24,7 @@ from experiments.run.cell_process import CellProcess
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
+from experiments.workloads import steps
 from models import parity
 from models.contract import OptimizerConfig
 from models.devices import AUTO, CPU
@@ -64,15 +66,15 @@ class CheckResult:
 def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     """Open every framework, and return the campaign on a device that all of them see.
 
-    A GPU that only some of them see would decide the comparison: where the device is chosen
-    automatically, none gets it.
+    A GPU that only some of them see would decide the comparison. Where the device is chosen
+    automatically, a user at a terminal may choose the CPU for all of them.
 
     Args:
         prepared: The campaign with its data, which the checks are sent.
         display: Shows the progress.
 
     Raises:
-        UsageError: If a framework does not open.
+        UsageError: If a framework does not open, or does not see the GPU that this machine has.
         EvenhandError: If a signal ended the process that opens it.
     """
     warning = ""
@@ -89,13 +91,9 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
     if not failed and len(seen) == 1 and CPU not in seen:
         prepared, warning = _on_device(prepared, *seen), NO_NVML
     elif blind and all_blind and requested <= {AUTO, CPU}:
-        for result in failed:
-            display.say(f"  {result.framework}: {result.closed.reason}")
-        prepared = _on_device(prepared, CPU)
-        warning = (
-            f"no GPU for {', '.join(dict.fromkeys(blind))}, so all run on the CPU; "
-            "README.md says how each gets to the GPU"
-        )
+        reasons = {result.framework: result.closed.reason for result in failed}
+        names = list(dict.fromkeys(blind))
+        prepared, warning = _on_cpu(prepared, names, reasons, display)
         results = _check_where_cells_run(prepared, display)
         failed = [result for result in results if not result.ok]
     if failed:
@@ -109,6 +107,27 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
     return prepared.with_data(warnings=[warning]) if warning else prepared
 
 
+def _on_cpu(
+    prepared: PreparedCampaign, blind: Sequence[str], reasons: Mapping[str, str], display: Display
+) -> tuple[PreparedCampaign, str]:
+    """Return the campaign on the CPU with a warning, if a user at a terminal agrees.
+
+    Raises:
+        UsageError: If there is no such user, or no consent.
+    """
+    gpus = ", ".join(provenance.gpus()) or "a GPU"
+    text = f"{', '.join(blind)} {'does' if len(blind) == 1 else 'do'} not see {gpus}"
+    repair = f"{shell.command('setup')} makes environments in which frameworks see it"
+    display.say(f"! {text}; {repair}", style="bold yellow")
+    for framework, reason in reasons.items():
+        display.say(f"  {framework}: {reason}")
+    if prepared.settings.levels or not display.confirms("Compare on the CPU instead? [y/N] "):
+        raise UsageError(
+            ErrorCode.NO_DEVICE, f"{text}; {repair}, and --device cpu compares on the CPU"
+        )
+    return _on_device(prepared, CPU), f"{text}, so all run on the CPU"
+
+
 def choose_length(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
     """Return the campaign with the length of training that its checks have timed, if it has one."""
     shortened = workloads.load(prepared.module.workload).shortened
@@ -117,6 +136,22 @@ def choose_length(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
         return prepared
     settings = shortened(prepared.settings, prepared.data, prepared.findings)
     return replace(prepared, settings=settings)
+
+
+def fit_windows(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
+    """Return the campaign with the steps of a window that the user has left open."""
+    settings, workload = prepared.settings, workloads.load(prepared.module.workload)
+    count = workload.measured_in_a_row
+    if settings.window_steps or not count:
+        return prepared
+    window = timing.WINDOW_STEPS
+    if devices.timing(settings) != "step":
+        in_a_row = [
+            count(treatment.merged(settings), prepared.data_for(treatment))
+            for treatment in prepared.plan.treatments
+        ]
+        window = min(window, steps.longest_window(settings, min(in_a_row)))
+    return replace(prepared, settings=replace(settings, window_steps=window))
 
 
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:

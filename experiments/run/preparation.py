@@ -70,6 +70,7 @@ def prepare(
         preflight.check_devices,
         *([preflight.choose_length] if is_new else []),
         _read_data_of_treatments,
+        preflight.fit_windows,
         preflight.prove,
         _judge_by_machine,
         _keep_own_models,
@@ -121,7 +122,7 @@ def make_environments(settings: CampaignSettings, progress: Progress) -> None:
     cache = Path(settings.cache)
     for version in settings.levels:
         for framework in settings.frameworks:
-            environment = virtual_environments.of_level(framework, version)
+            environment = virtual_environments.of_level(settings, framework, version)
             place = environments.make_virtual(
                 environment, cache, lambda text: progress(text, 0, None)
             )

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
+from typing import Any
 
-from experiments.config import devices
+from experiments.config import devices, interpreters
 from experiments.config.settings import (
     CampaignSettings,
     names_not_affecting_measurement,
+    parse,
 )
 from experiments.contract import Study
 from experiments.metrics import FREELY, Outcome, check_primary, outcome
+from models.devices import CPU
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError, suggestion
+
+# Settings whose value in a preset is meant for cells on a CPU.
+CPU_ONLY = frozenset({"threads", "malloc", "pairing"})
 
 
 def available() -> list[str]:
@@ -32,6 +39,29 @@ def load(name: str) -> Study:
         raise UsageError(ErrorCode.UNKNOWN_NAME, f"no experiment '{plain.short(name)}'{right}")
     study: Study = importlib.import_module(f"{__name__}.{name}").STUDY
     return study
+
+
+def parse_settings(study: Study, options: Mapping[str, str]) -> CampaignSettings:
+    """Return the settings of a call, with the folder's interpreters and its device's presets.
+
+    Raises:
+        UsageError: For the first mistake, and for a device that this machine lacks.
+    """
+    of_folder, presets = interpreters.of_folder(options), study.presets
+    settings: CampaignSettings = parse(study.settings, presets, options, of_folder)
+    if CPU in devices.resolve_all(settings):
+        return settings
+    return parse(study.settings, presets_of_accelerator(presets), options, of_folder)
+
+
+def presets_of_accelerator(
+    presets: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, Any]]:
+    """Return presets without what makes cells on a CPU steady: a GPU then waits for the host."""
+    return {
+        preset: {name: value for name, value in values.items() if name not in CPU_ONLY}
+        for preset, values in presets.items()
+    }
 
 
 def poolable_names() -> tuple[str, ...]:

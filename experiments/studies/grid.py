@@ -121,7 +121,7 @@ STUDY = Study(
     strata=lambda _: ("model", "image_size", "batch_size"),
     grows_with="batch_size",
     presets={
-        "demo": {"batch_sizes": (1, 32), "blocks": 6, "window_steps": 6},
+        "demo": {"batch_sizes": (1, 32), "blocks": 6},
         "paper": {
             "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
             "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),

@@ -39,8 +39,7 @@ class Settings(classification.Settings):
     )
 
 
-# An epoch of the digits has 15 steps: room for two windows.
-_DIGITS = {"sensor_seconds": 0.1, "window_steps": 7}
+_DIGITS = {"sensor_seconds": 0.1}
 
 _QUESTIONS = {
     "Does one framework take less time?": (

@@ -51,9 +51,7 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
     """
     module = studies.load(sweep.experiment)
     # A preset may let cells take turns; a trial is a single cell.
-    base: CampaignSettings = settings_.parse(
-        module.settings, module.presets, {"pairing": "sequential", **texts}
-    )
+    base = studies.parse_settings(module, {"pairing": "sequential", **texts})
     unsupported = {
         "aa": base.aa,
         "inject_delay": base.inject_delay,

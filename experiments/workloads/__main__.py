@@ -19,7 +19,7 @@ from experiments.cell.opening import opened
 from experiments.cell.output import Emitter
 from experiments.config import memory
 from experiments.contract import DEVICE, AnyCell, CellSpec
-from models.errors import NoDevice
+from models.errors import NoDevice, innermost_frames
 from tracking import clock, nvml
 from tracking.errors import EvenhandError
 from tracking.records import (
@@ -57,8 +57,10 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
     except EvenhandError as error:
         reason = str(error)
     except BaseException as error:  # user code may raise SystemExit, too
-        print(output.redact(traceback.format_exc()), file=sys.stderr)
+        trace = traceback.format_exc()
+        print(output.redact(trace), file=sys.stderr)
         outcome, reason = _classify(error, limit_bytes)
+        reason += innermost_frames(trace) if outcome == RunOutcome.FAILED else ""
     reason = " ".join(output.redact(reason).split())[:1_000]
     return RunClosed(spec.run, clock.now_ms(), outcome, reason)
 

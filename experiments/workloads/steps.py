@@ -79,15 +79,25 @@ def check(settings: ModelSettings, examples: int, what: str, data: str) -> None:
             f"({examples} {what} in batches of {settings.batch_size}, epochs={settings.epochs}); "
             "take fewer, more epochs or a smaller batch_size",
         )
-    measured = min(steps_per_epoch, steps - settings.warmup_steps)
+    measured = measured_in_a_row(settings, examples)
     check_windows(settings, measured, f"{measured} measured steps of an epoch")
+
+
+def measured_in_a_row(settings: ModelSettings, examples: int) -> int:
+    """Return the fewest steps of an epoch after the warm-up, of a training that has some."""
+    steps_per_epoch = settings.steps_per_epoch or examples // settings.batch_size
+    return min(steps_per_epoch, settings.epochs * steps_per_epoch - settings.warmup_steps)
+
+
+def longest_window(settings: CampaignSettings, steps: int) -> int:
+    """Return the steps of the longest window that fits into those that are measured in a row."""
+    return steps // 2 if devices.timing(settings) == "both" else steps
 
 
 def check_windows(settings: CampaignSettings, steps: int, what: str) -> None:
     """Raise UsageError if a window is longer than the steps that are measured in a row."""
-    kind = devices.timing(settings)
-    most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[kind]
-    if settings.window_steps > most:
+    kind, most = devices.timing(settings), longest_window(settings, steps)
+    if kind != "step" and max(1, settings.window_steps) > most:
         raise UsageError(
             ErrorCode.TOO_LARGE,
             f"window_steps={settings.window_steps} does not fit with timing={kind} into the "

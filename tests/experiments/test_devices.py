@@ -116,7 +116,7 @@ def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
 @pytest.mark.usefixtures("toy_installed")
 @pytest.mark.parametrize(
     ("visible_to", "device", "warnings"),
-    [("1", "cuda", 1), ("toy", "cpu", 1), ("", "auto", 0)],
+    [("1", "cuda", 1), ("toy", "", 0), ("", "auto", 0)],
 )
 def test_auto_queries_the_frameworks_if_nvml_does_not_answer(
     visible_to: str, device: str, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,9 +132,19 @@ def test_auto_queries_the_frameworks_if_nvml_does_not_answer(
     driver.touch()
     assert devices.to_open("auto", settings) == "auto"
     plan = Plan.of_study(studies.load("captioning"), settings)
-    checked = preflight.check_devices(PreparedCampaign("captioning", settings, plan), Display())
-    assert checked.settings.device == device
-    assert len(checked.data.warnings) == warnings
+    prepared = PreparedCampaign("captioning", settings, plan)
+    if device:
+        checked = preflight.check_devices(prepared, Display())
+        assert checked.settings.device == device
+        assert len(checked.data.warnings) == warnings
+    else:  # only one of them sees it: a user at a terminal decides, a script is refused
+        with pytest.raises(UsageError) as refusal:
+            preflight.check_devices(prepared, Display())
+        assert refusal.value.code is ErrorCode.NO_DEVICE
+        assert "toy+twin does not see" in str(refusal.value)
+        monkeypatch.setattr(Display, "confirms", lambda *_: True)
+        checked = preflight.check_devices(prepared, Display())
+        assert (checked.settings.device, len(checked.data.warnings)) == ("cpu", 1)
     assert devices.resolve("cuda", settings) == "cuda"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"

@@ -152,4 +152,13 @@ def shortened(
     return steps.shortened(settings, findings, examples)
 
 
-WORKLOAD = Workload(prepare=prepare, shortened=shortened, after_extraction=after_extraction)
+def measured_in_a_row(settings: Settings, prepared: Prepared) -> int:
+    return steps.measured_in_a_row(settings, prepared.dataset.counts["training_captions"])
+
+
+WORKLOAD = Workload(
+    prepare=prepare,
+    shortened=shortened,
+    measured_in_a_row=measured_in_a_row,
+    after_extraction=after_extraction,
+)

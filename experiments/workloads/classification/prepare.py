@@ -98,4 +98,8 @@ def _warnings(settings: Settings, data: Labelled) -> list[str]:
     return warnings
 
 
-WORKLOAD = Workload(prepare=prepare)
+def measured_in_a_row(settings: Settings, prepared: Prepared) -> int:
+    return steps.measured_in_a_row(settings, prepared.dataset.counts["training images"])
+
+
+WORKLOAD = Workload(prepare=prepare, measured_in_a_row=measured_in_a_row)

@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,11 +111,30 @@ def make_virtual(
         if not _is_complete(place):
             shutil.rmtree(place, ignore_errors=True)
             content = ", ".join(environment.requirements) or f"python {environment.python}"
-            progress(_redaction(environment)(f"environment: {content}"))
-            _install(environment, place)
+            with _reported(progress, _redaction(environment)(f"environment: {content}")):
+                _install(environment, place)
             packages = virtual_environments.installed(python_of(place), _isolated())
             replace_text(place / COMPLETE, json.dumps(packages))
     return place
+
+
+@contextmanager
+def _reported(progress: Callable[[str], None], text: str) -> Iterator[None]:
+    """Report every second how long this block takes: minutes, where gigabytes are downloaded."""
+    over, began = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        while not over.wait(1):
+            progress(f"{text} ({time.monotonic() - began:.0f} s)")
+
+    progress(text)
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def remove_worktrees(cwd: Path) -> None:

@@ -30,4 +30,8 @@ def not_available(point: Any) -> str:
     return networks.refusal(point.model, spec, point.image_size, rows)
 
 
-WORKLOAD = Workload(prepare=prepare, not_available=not_available)
+WORKLOAD = Workload(
+    prepare=prepare,
+    not_available=not_available,
+    measured_in_a_row=lambda settings, _: settings.least_steps,
+)

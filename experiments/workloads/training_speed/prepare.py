@@ -72,4 +72,4 @@ def _check_lstm(settings: Settings) -> None:
             raise UsageError(ErrorCode.UNSUPPORTED, f"models={name}: {call}, but it has no LSTM")
 
 
-WORKLOAD = Workload(prepare=prepare)
+WORKLOAD = Workload(prepare=prepare, measured_in_a_row=lambda settings, _: settings.steps)

@@ -144,7 +144,7 @@ def test_cells_need_their_packages_and_prefer_the_constraints() -> None:
     """An extra of a package is part of its level."""
     text = "torch[all]==2.14.1 keras==3.15.1"
     assert variation.check_pins(text) == {"torch": "2.14.1", "keras": "3.15.1"}
-    environment = virtual_environments.of_level("pytorch", text)
+    environment = virtual_environments.of_framework("pytorch", "cpu", text)
     assert environment.requirements[:2] == ("torch[all]==2.14.1", "keras==3.15.1")
     assert {"torchvision", *virtual_environments.OF_CELLS} <= set(environment.requirements)
     assert "torch" not in environment.requirements
