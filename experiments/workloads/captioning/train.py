@@ -49,8 +49,8 @@ class Captioning:
         self.parameters = shapes(self.spec).parameters
         self.examples_a_step = self._settings.batch_size
         self._training = data.captions_of("train", self._broken)
-        self.steps_per_epoch = self._settings.steps_per_epoch or caption_batches.steps_per_epoch(
-            len(self._training), self.examples_a_step
+        self.steps_per_epoch = self._settings.steps_per_epoch or (
+            len(self._training) // self.examples_a_step
         )
         self._answers: dict[str, list[str]] = {}
 
