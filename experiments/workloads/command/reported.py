@@ -189,8 +189,3 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def tail(lines: Sequence[str], count: int) -> str:
-    """Return the last lines with a text, in one line."""
-    return " | ".join([line.strip() for line in lines if line.strip()][-count:])
