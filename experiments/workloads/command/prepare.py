@@ -18,7 +18,7 @@ from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.planning import treatments
 from experiments.studies import race as study
 from experiments.studies.race import Settings
-from experiments.workloads.command import environments, process_tree, script_runs
+from experiments.workloads.command import environments, process_tree, reported
 from experiments.workloads.command.environments import Environment
 from models import frameworks
 from tracking import provenance
@@ -151,6 +151,6 @@ def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str
 
 WORKLOAD = Workload(
     prepare=prepare,
-    after_cell=script_runs.collect,
+    after_cell=reported.collect_runs,
     end_leftovers=process_tree.end_leftovers,
 )
