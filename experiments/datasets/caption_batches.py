@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from experiments.datasets import filled
 from experiments.datasets.captions import CaptionData
-from experiments.datasets.layouts import Split
 from models.contract import Batch
 
 FORMULATIONS = ("prefix", "sequence")
@@ -26,11 +25,10 @@ _WORDS_MULTIPLE = 8
 def epoch(
     data: CaptionData,
     features: NDArray[np.float32],
+    captions: NDArray[np.int64],
     *,
-    split: Split,
     batch_size: int,
     formulation: str,
-    order: NDArray[np.int64] | None = None,
     steps: int | None = None,
     drop_last: bool = True,
 ) -> Iterator[Batch]:
@@ -41,11 +39,10 @@ def epoch(
 
     Args:
         features: (images, n).
-        order: Captions to go through; by default the split's, in file order.
+        captions: Rows of `tokens` to go through, in order.
         steps: Largest number of batches.
         drop_last: Leave out a last batch that is not full; otherwise it is filled with weight 0.
     """
-    captions = data.captions_of(split) if order is None else order
     available = len(captions) // batch_size if drop_last else -(-len(captions) // batch_size)
     for step in range(available if steps is None else min(steps, available)):
         chosen = captions[step * batch_size : (step + 1) * batch_size]
