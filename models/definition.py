@@ -82,7 +82,3 @@ class ModelDefinition:
     @property
     def takes_images(self) -> bool:
         return issubclass(self.Spec, ImageSpec)
-
-    @property
-    def has_random_inputs(self) -> bool:
-        return self.takes_images or bool(self.SIZES)

@@ -29,7 +29,9 @@ def check_sizes(model: str, spec: Any, **least: int) -> None:
         raise ModelError(
             ErrorCode.INVALID_VALUE, f"{model}: dropout must be in [0, 1), not {sizes['dropout']}"
         )
-    lstms.check(model, sizes.get("lstm", "layer"))
+    if (lstm := sizes.get("lstm", "layer")) not in lstms.IMPLEMENTATIONS:
+        have = ", ".join(lstms.IMPLEMENTATIONS)
+        raise ModelError(ErrorCode.UNKNOWN_NAME, f"{model}: no lstm {lstm!r}; have {have}")
 
 
 def log_normal(

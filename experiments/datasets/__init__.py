@@ -5,6 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from types import ModuleType
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+_T = TypeVar("_T", bound=np.generic)
 
 
 def marked_modules(package: str, mark: str) -> dict[str, ModuleType]:
@@ -15,3 +21,9 @@ def marked_modules(package: str, mark: str) -> dict[str, ModuleType]:
         for info in pkgutil.iter_modules(path)
     }
     return {name: module for name, module in modules.items() if hasattr(module, mark)}
+
+
+def filled(values: NDArray[_T], rows: int) -> NDArray[_T]:
+    """Fill an array up to a number of rows, with zeros."""
+    missing = np.zeros((rows - len(values), *values.shape[1:]), values.dtype)
+    return np.concatenate([values, missing]) if len(missing) else values

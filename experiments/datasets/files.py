@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
+from tracking.journal import write_atomically
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -198,15 +199,8 @@ def hold_lock(lock: Path) -> Iterator[None]:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file in one move. Raises UsageError if it cannot be written."""
-    with (
-        _writing(path.parent),
-        tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=".partial-", delete=False, encoding="utf-8"
-        ) as file,
-    ):
-        file.write(text)
-        file.close()
-        os.replace(file.name, path)
+    with _writing(path.parent):
+        write_atomically(path, text)
 
 
 @contextmanager

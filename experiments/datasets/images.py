@@ -126,7 +126,8 @@ def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
     try:
         if not path.is_file():  # a pipe or a device would block the reader
             return "missing, or not a file"
-        with _open(path) as picture:
+        with Image.open(path, formats=FORMATS) as picture:
+            _check_pixels(path, picture)
             return use(picture)
     except UnidentifiedImageError:
         return "not an image"
@@ -135,23 +136,19 @@ def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
         return f"cannot be decoded: {plain.short(first_line)}"
 
 
-def _open(path: Path) -> Image.Image:
-    """Open a picture without decoding it: a file of kilobytes can promise gigabytes."""
-    picture = Image.open(path, formats=FORMATS)
+def _check_pixels(path: Path, picture: Image.Image) -> None:
+    """Check a picture before it is decoded: a file of kilobytes can promise gigabytes."""
     if picture.width * picture.height > MAX_PIXELS:
-        picture.close()
         raise ValueError(
             f"{picture.width:,} × {picture.height:,} pixels; at most {MAX_PIXELS:,} are read"
         )
     if picture.info.get("progressive"):
         scans = path.read_bytes().count(START_OF_SCAN)
         if scans * picture.width * picture.height > MAX_SCANNED_PIXELS:
-            picture.close()
             raise ValueError(
                 f"{picture.width:,} × {picture.height:,} pixels in {scans:,} scans; at most "
                 f"{MAX_SCANNED_PIXELS:,} are decoded"
             )
-    return picture
 
 
 def _rgb(picture: Image.Image) -> Image.Image:

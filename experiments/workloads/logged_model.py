@@ -58,11 +58,7 @@ def save(
         (folder / "requirements.txt").write_text("".join(lines), encoding="utf-8")
         (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
         path = f"{cell.folder}/{folder.name}"
-        output.record(ModelSaved(cell.run, model_name(cell, title), path, native, text))
-
-
-def model_name(cell: CellSpec[ModelSettings], title: str) -> str:
-    """Return a model's name in MLflow, in which the plus of a variant is not allowed."""
-    day = time.strftime("%Y-%m-%d")
-    parts = (cell.study, cell.settings.preset, title, cell.framework.replace("+", "-"), day)
-    return "-".join(dict.fromkeys(parts))
+        # MLflow allows no plus, as in a variant's name
+        parts = (cell.study, cell.settings.preset, title, cell.framework.replace("+", "-"))
+        name = "-".join(dict.fromkeys([*parts, time.strftime("%Y-%m-%d")]))
+        output.record(ModelSaved(cell.run, name, path, native, text))

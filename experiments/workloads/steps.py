@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-
 from experiments.config import devices
 from experiments.config.settings import CampaignSettings, ModelSettings
-from experiments.studies.captioning import Settings
 from tracking.errors import ErrorCode, UsageError
 
 # Finding of a framework's check: seconds of a training step.
@@ -18,34 +13,8 @@ SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)
 
 
 def choices(most: int) -> list[int]:
-    """Return the steps of an epoch from which `shortened` chooses, the most first."""
+    """Return the steps of an epoch from which a training is shortened, the most first."""
     return [max(1, int(share * most)) for share in SHARES]
-
-
-def shortened(settings: Settings, findings: Sequence[Mapping[str, str]], examples: int) -> Settings:
-    """Return the settings with as many steps as the slowest framework trains in `training_seconds`.
-
-    If even the fewest take longer, these.
-
-    Args:
-        settings: Settings of a campaign.
-        findings: Of the checks of all frameworks; without a time of a step nothing changes.
-        examples: Number of training examples.
-    """
-    seconds = [float(of[STEP_SECONDS]) for of in findings if STEP_SECONDS in of]
-    if not seconds:
-        return settings
-    most = settings.steps_per_epoch or examples // settings.batch_size
-    affordable = settings.training_seconds / max(seconds) / settings.epochs
-    shorter = settings
-    for steps in choices(most):
-        candidate = replace(settings, steps_per_epoch=steps)
-        with suppress(UsageError):
-            check(candidate, examples, "examples", "the data")
-            shorter = candidate
-        if steps <= affordable:
-            break
-    return shorter
 
 
 def check(settings: ModelSettings, examples: int, what: str, data: str) -> None:

@@ -5,35 +5,25 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import keras
-from keras import layers, ops
+from keras import ops
 
 from models.bert.spec import EPSILON, Spec, shapes
-from models.layers.keras import attend, built, gelu, mask
-from models.transfer import layer_name
+from models.layers.keras import Sequences, attend, gelu, mask
 
 
-class Bert(keras.Model):  # type: ignore[misc]
+class Bert(Sequences):
     """call((tokens (n, length), lengths (n,), types (n, length))) -> logits (n, classes).
 
-    Without classes it returns pooled vectors (n, width). `parts` are the weighted layers by their
-    torch paths, `drops` the dropouts.
+    Without classes it returns pooled vectors (n, width).
     """
 
     def __init__(self, spec: Spec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.blocks = [f"encoder.layer.{index}" for index in range(spec.layers)]
-        arrays = {name: shape for name, shape in shapes(spec).items() if name.endswith(".weight")}
-        self.parts = {}
-        for name, shape in arrays.items():
-            path = name.removesuffix(".weight")
-            self.parts[path] = built(_part(path, shape), None, None, shape[-1])
+        blocks = [f"encoder.layer.{index}" for index in range(spec.layers)]
         names = ("attention.self", "attention.output", "output")
-        paths = ["embeddings", *(f"{path}.{name}" for path in self.blocks for name in names)]
+        paths = ["embeddings", *(f"{path}.{name}" for path in blocks for name in names)]
         drops = [f"{path}.dropout" for path in paths] + ["dropout"] * (spec.classes is not None)
-        self.drops = {path: layers.Dropout(spec.dropout, name=layer_name(path)) for path in drops}
-        self.built = True
+        super().__init__(spec, shapes(spec), drops, epsilon=EPSILON)
+        self.blocks = blocks
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         tokens, lengths, types = inputs
@@ -45,7 +35,7 @@ class Bert(keras.Model):  # type: ignore[misc]
             "position": ops.arange(longest, dtype="int32"),
         }
         x = sum(self.parts[f"embeddings.{name}_embeddings"](at) for name, at in indices.items())
-        x = self._drop("embeddings", self.parts["embeddings.LayerNorm"](x), training)
+        x = self.drop("embeddings.dropout", self.parts["embeddings.LayerNorm"](x), training)
         for path in self.blocks:
             attended = self._attend(f"{path}.attention.self", x, seen, training)
             x = self._output(f"{path}.attention.output", attended, x, training)
@@ -54,28 +44,16 @@ class Bert(keras.Model):  # type: ignore[misc]
         pooled = ops.tanh(self.parts["pooler.dense"](x[:, 0]))
         if self.spec.classes is None:
             return pooled
-        return self.parts["classifier"](self.drops["dropout"](pooled, training=training))
+        return self.parts["classifier"](self.drop("dropout", pooled, training))
 
     def _attend(self, path: str, x: Any, seen: Any, training: bool) -> Any:
         query, key, value = (self.parts[f"{path}.{name}"](x) for name in ("query", "key", "value"))
-        drop = partial(self._drop, path, training=training)
+        drop = partial(self.drop, f"{path}.dropout", training=training)
         return attend(query, key, value, self.spec.heads, seen=seen, drop=drop)
 
     def _output(self, path: str, x: Any, before: Any, training: bool) -> Any:
-        x = self._drop(path, self.parts[f"{path}.dense"](x), training)
+        x = self.drop(f"{path}.dropout", self.parts[f"{path}.dense"](x), training)
         return self.parts[f"{path}.LayerNorm"](x + before)
-
-    def _drop(self, path: str, x: Any, training: bool) -> Any:
-        return self.drops[f"{path}.dropout"](x, training=training)
 
 
 build = Bert
-
-
-def _part(path: str, shape: tuple[int, ...]) -> Any:
-    name = layer_name(path)
-    if path.endswith("_embeddings"):
-        return layers.Embedding(*shape, name=name)
-    if path.endswith("LayerNorm"):
-        return layers.LayerNormalization(epsilon=EPSILON, name=name)
-    return layers.Dense(shape[0], name=name)

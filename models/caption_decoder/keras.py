@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
-from keras import layers, ops
+from keras import ops
 
-from models.caption_decoder.spec import CaptionDecoderSpec
-from models.layers.keras import built
+from models.caption_decoder.spec import CaptionDecoderSpec, shapes
+from models.layers.keras import Sequences
 from models.lstms import keras as lstms
 
 State = tuple[Any, Any, Any]
 
 
-class CaptionDecoder(keras.Model):  # type: ignore[misc]
+class CaptionDecoder(Sequences):
     """call((features (R, F), tokens (R, T), positions (N,))) -> logits (N, V).
 
     The image vector is the first LSTM step, the tokens follow. positions are flat indices r·T + t
@@ -24,24 +23,15 @@ class CaptionDecoder(keras.Model):  # type: ignore[misc]
     """
 
     def __init__(self, spec: CaptionDecoderSpec) -> None:
-        super().__init__(name="caption_decoder")
-        self.spec, width = spec, spec.width
-        relu = {"activation": "relu"}
-        self.image = built(layers.Dense(width, name="image", **relu), None, spec.features)
-        self.embedding = built(layers.Embedding(spec.vocabulary, width, name="embedding"), None)
-        lstm = layers.LSTM(width, return_sequences=True, name="lstm")
-        self.lstm = built(lstm, None, None, width)
-        self.merge = built(layers.Dense(spec.hidden, name="merge", **relu), None, width)
-        self.words = built(layers.Dense(spec.vocabulary, name="words"), None, spec.hidden)
-        self.state_dropout = layers.Dropout(spec.dropout, name="state_dropout")
-        self.merged_dropout = layers.Dropout(spec.dropout, name="merged_dropout")
-        self.built = True
+        super().__init__(spec, shapes(spec), ("state_dropout", "merged_dropout"))
 
     def call(self, inputs: tuple[Any, Any, Any], training: bool = False) -> Any:
         features, tokens, positions = inputs
-        image = self.image(features)
-        steps = ops.concatenate([ops.expand_dims(image, 1), self.embedding(tokens)], axis=1)
-        outputs = lstms.outputs(self.spec.lstm, self.lstm, steps, training=training)
+        image = ops.relu(self.parts["image"](features))
+        steps = ops.concatenate(
+            [ops.expand_dims(image, 1), self.parts["embedding"](tokens)], axis=1
+        )
+        outputs = lstms.outputs(self.spec.lstm, self.parts["lstm"], steps, training=training)
         states = ops.reshape(outputs[:, 1:], (-1, self.spec.width))
         states = ops.take(states, positions, axis=0)
         image = ops.take(image, positions // ops.shape(tokens)[1], axis=0)
@@ -49,23 +39,24 @@ class CaptionDecoder(keras.Model):  # type: ignore[misc]
 
     def begin(self, features: Any) -> State:
         """Return the state after the image step: (image vector, h, c), each (n, width)."""
-        image = self.image(features)
+        image = ops.relu(self.parts["image"](features))
         zeros = ops.zeros_like(image)
         return image, *self._cell(image, zeros, zeros)
 
     def advance(self, state: State, tokens: Any) -> tuple[Any, State]:
         """Advance by one word: tokens (n,) -> logits (n, V) and the state after them."""
         image, h, c = state
-        h, c = self._cell(self.embedding(tokens), h, c)
+        h, c = self._cell(self.parts["embedding"](tokens), h, c)
         return self._logits(h, image, training=False), (image, h, c)
 
     def _cell(self, step: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        _, (h, c) = self.lstm.cell(step, [h, c], training=False)
+        _, (h, c) = self.parts["lstm"].cell(step, [h, c], training=False)
         return h, c
 
     def _logits(self, states: Any, image: Any, training: bool) -> Any:
-        merged = self.merge(self.state_dropout(states, training=training) + image)
-        return self.words(self.merged_dropout(merged, training=training))
+        dropped = self.drop("state_dropout", states, training)
+        merged = ops.relu(self.parts["merge"](dropped + image))
+        return self.parts["words"](self.drop("merged_dropout", merged, training))
 
 
 build = CaptionDecoder

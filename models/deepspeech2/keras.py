@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 from keras import layers, ops
 
 from models.deepspeech2.ctc import LOSSES
-from models.deepspeech2.spec import BLANK, CLIPPED_AT, KERNELS, STRIDES, Spec, frames_left
-from models.layers.keras import batch_norm, built, mask
+from models.deepspeech2.spec import BLANK, CLIPPED_AT, KERNELS, STRIDES, Spec, frames_left, shapes
+from models.layers.keras import Sequences, batch_norm, built, mask
 from models.lstms import keras as lstms
 from models.transfer import layer_name
 
+OF_IMAGES = ("convolutions", "norms")
 
-class DeepSpeech2(keras.Model):  # type: ignore[misc]
+
+class DeepSpeech2(Sequences):
     """(features (n, frames, bins), lengths (n,)) -> logits (n, frames left, symbols)."""
 
     def __init__(self, spec: Spec) -> None:
-        super().__init__()
-        self.spec = spec
+        arrays = shapes(spec)
+        of_sequences = {name: arrays[name] for name in arrays if not name.startswith(OF_IMAGES)}
+        super().__init__(spec, of_sequences, merge_mode="sum")
         self.padded, self.convolutions, self.norms, inputs = [], [], [], 1
         for index, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True)):
             self.padded.append(layers.ZeroPadding2D((kernel[0] // 2, kernel[1] // 2)))
@@ -28,16 +30,6 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
             self.convolutions.append(built(convolution, None, None, None, inputs))
             self.norms.append(built(batch_norm(f"norms.{index}"), None, None, None, spec.channels))
             inputs = spec.channels
-        self.lstms, self.sequence_norms, inputs = [], [], spec.channels * spec.bins
-        for index in range(spec.layers):
-            layer = layers.LSTM(spec.width, return_sequences=True)
-            layer = layers.Bidirectional(layer, "sum", name=layer_name(f"lstms.{index}"))
-            self.lstms.append(built(layer, None, None, inputs))
-            norm = built(batch_norm(f"sequence_norms.{index}"), None, None, spec.width)
-            self.sequence_norms.append(norm)
-            inputs = spec.width
-        self.symbols = built(layers.Dense(spec.symbols, name="symbols"), None, None, spec.width)
-        self.built = True
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         features, lengths = inputs
@@ -48,10 +40,11 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
             inside = mask(lengths, ops.shape(x)[1])
             x = x * ops.cast(inside, x.dtype)[:, :, None, None]
         x = ops.reshape(x, (*ops.shape(x)[:2], self.spec.channels * self.spec.bins))
-        for layer, norm in zip(self.lstms, self.sequence_norms, strict=True):
+        for index in range(self.spec.layers):
+            layer = self.parts[f"lstms.{index}"]
             x = lstms.outputs(self.spec.lstm, layer, x, inside, training=training)
-            x = norm(x, training=training)
-        return self.symbols(x)
+            x = self.parts[f"sequence_norms.{index}"](x, training=training)
+        return self.parts["symbols"](x)
 
     def example_losses(self, inputs: Any, outputs: Any, targets: Any) -> Any:
         """Return minus the logarithm of each transcript's probability, over its alignments."""

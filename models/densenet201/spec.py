@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from models.contract import ErrorCode, ModelError
 from models.layers.images import MirroredSpec
 
 
@@ -22,13 +21,6 @@ class Spec(MirroredSpec):
 
     least_side = 29
     small: ClassVar = {"classes": 5, "growth": 4, "blocks": (2, 1, 2, 1), "stem": 8}
-
-    def __post_init__(self) -> None:
-        if self.classes is not None and self.classes < 1:
-            raise ModelError(
-                ErrorCode.INVALID_VALUE,
-                f"densenet201: classes must be at least 1 or None, not {self.classes}",
-            )
 
     def network(self, x: Any, nn: Any) -> Any:
         channels, wide = self.stem, self.bottleneck * self.growth

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from models.contract import (
 )
 from models.devices import AUTO, CPU
 from models.errors import ErrorCode, ModelError, NoDevice
-from models.frameworks import introspection
+from models.frameworks.introspection import Call, fingerprint
 
 # Each library has, or may have, a switch for these.
 OPERATIONS = ("matmul", "convolution", "recurrent")
@@ -85,15 +87,40 @@ class FrameworkOnDevice(Framework):
     def dropping(
         self, network: Any, inputs: tuple[Array, ...], draws: int
     ) -> dict[str, DropoutProbe]:
-        arrays = self._network_inputs(inputs)
-        return introspection.observe_dropouts(self._introspection, network, arrays, draws)
+        backend = self._introspection
+        layers, received = backend.droppers(network), defaultdict[str, list[Any]](list)
+        rates = {path: getattr(layer, backend.RATE) for path, layer in layers.items()}
+
+        def observe(call: Call) -> None:
+            if call.path in layers and call.is_training:
+                received[call.path].append(call.inputs)
+
+        self.drop_nothing(network)
+        backend.observe(network, self._network_inputs(inputs), observe, training=True)
+        probes = {}
+        for path, layer in layers.items():
+            setattr(layer, backend.RATE, rates[path])
+            if tensors := received[path]:
+                sizes = [min(size, 2) for size in tensors[0].shape[1:]]
+                mask = backend.draw(layer, (draws // prod(sizes), *sizes), tensors[0])
+                flat = [backend.to_numpy(tensor).ravel() for tensor in tensors]
+                probes[path] = DropoutProbe(np.concatenate(flat), mask)
+        return probes
 
     def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
-        arrays = self._network_inputs(inputs)
-        return introspection.layer_values(self._introspection, network, arrays)
+        backend, calls = self._introspection, defaultdict[str, list[Array]](list)
+
+        def observe(call: Call) -> None:
+            output = backend.comparable_output(call)
+            if output is not None:
+                calls[call.path].append(fingerprint(output))
+
+        backend.observe(network, self._network_inputs(inputs), observe, training=False)
+        return {path: np.stack(arrays) for path, arrays in calls.items()}
 
     def drop_nothing(self, network: Any) -> None:
-        introspection.drop_nothing(self._introspection, network)
+        for layer in self._introspection.droppers(network).values():
+            setattr(layer, self._introspection.RATE, 0.0)
 
 
 def resolve(

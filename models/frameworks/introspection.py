@@ -7,14 +7,12 @@ functions `droppers`, `observe` (one pass, with a call of the observer after eac
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.contract import Array, DropoutProbe
+from models.contract import Array
 
 
 class Call(NamedTuple):
@@ -25,54 +23,6 @@ class Call(NamedTuple):
     inputs: Any
     outputs: Any
     is_training: bool
-
-
-def drop_nothing(backend: Any, network: Any) -> None:
-    """Set the rate of each layer that drops to 0.
-
-    Args:
-        backend: The framework's own module `introspection`.
-        network: Its network.
-    """
-    for layer in backend.droppers(network).values():
-        setattr(layer, backend.RATE, 0.0)
-
-
-def observe_dropouts(
-    backend: Any, network: Any, inputs: Any, draws: int
-) -> dict[str, DropoutProbe]:
-    """Return the layers that drop, as `Framework.dropping` does."""
-    layers, received = backend.droppers(network), defaultdict[str, list[Any]](list)
-    rates = {path: getattr(layer, backend.RATE) for path, layer in layers.items()}
-
-    def observe(call: Call) -> None:
-        if call.path in layers and call.is_training:
-            received[call.path].append(call.inputs)
-
-    drop_nothing(backend, network)
-    backend.observe(network, inputs, observe, training=True)
-    probes = {}
-    for path, layer in layers.items():
-        setattr(layer, backend.RATE, rates[path])
-        if tensors := received[path]:
-            sizes = [min(size, 2) for size in tensors[0].shape[1:]]
-            mask = backend.draw(layer, (draws // prod(sizes), *sizes), tensors[0])
-            flat = [backend.to_numpy(tensor).ravel() for tensor in tensors]
-            probes[path] = DropoutProbe(np.concatenate(flat), mask)
-    return probes
-
-
-def layer_values(backend: Any, network: Any, inputs: Any) -> dict[str, Array]:
-    """Return fingerprints of the outputs of each layer's calls, by path, dropout off."""
-    calls = defaultdict[str, list[Array]](list)
-
-    def observe(call: Call) -> None:
-        output = backend.comparable_output(call)
-        if output is not None:
-            calls[call.path].append(fingerprint(output))
-
-    backend.observe(network, inputs, observe, training=False)
-    return {path: np.stack(arrays) for path, arrays in calls.items()}
 
 
 def fingerprint(array: Array) -> Array:

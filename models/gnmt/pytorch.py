@@ -33,27 +33,11 @@ class GNMT(nn.Module):  # type: ignore[misc]
         self.words = nn.Linear(spec.width, spec.vocabulary)
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        memory = self._encode(source, lengths)
-        inside = mask(lengths, source.shape[1])
-        return self.words(self._decode(target, memory, inside)).flatten(0, 1)
-
-    def _encode(self, source: Tensor, lengths: Tensor) -> Tensor:
-        x = self.encoder_dropout[0](self.embedding(source))
-        x = self.encoder[0](x, lengths)
-        for index in range(1, len(self.encoder)):
-            output = self.encoder[index](self.encoder_dropout[index](x))
-            x = output + x if index >= RESIDUAL_FROM else output
-        return x
-
-    def _decode(self, target: Tensor, memory: Tensor, inside: Tensor) -> Tensor:
+        memory = self.encoder[0](self.encoder_dropout[0](self.embedding(source)), lengths)
+        memory = _upper(self.encoder, self.encoder_dropout, memory)
         x = self.decoder[0](self.decoder_dropout[0](self.embedding(target)))
-        context = self._attend(x, memory, inside)
-        for index in range(1, len(self.decoder)):
-            output = self.decoder[index](
-                torch.cat([self.decoder_dropout[index](x), context], dim=2)
-            )
-            x = output + x if index >= RESIDUAL_FROM else output
-        return x
+        context = self._attend(x, memory, mask(lengths, source.shape[1]))
+        return self.words(_upper(self.decoder, self.decoder_dropout, x, context)).flatten(0, 1)
 
     def _attend(self, x: Tensor, memory: Tensor, inside: Tensor) -> Tensor:
         hidden = torch.tanh(self.query(x).unsqueeze(2) + self.key(memory).unsqueeze(1))
@@ -62,3 +46,16 @@ class GNMT(nn.Module):  # type: ignore[misc]
 
 
 build = GNMT
+
+
+def _upper(
+    lstms: nn.ModuleList, dropouts: nn.ModuleList, x: Tensor, context: Tensor | None = None
+) -> Tensor:
+    """Run the layers above the first, which all get the context."""
+    for index in range(1, len(lstms)):
+        steps = dropouts[index](x)
+        if context is not None:
+            steps = torch.cat([steps, context], dim=2)
+        output = lstms[index](steps)
+        x = output + x if index >= RESIDUAL_FROM else output
+    return x

@@ -186,7 +186,7 @@ class ImageSpec(ABC):
     probe_side: ClassVar[int] = 64
 
     def __post_init__(self) -> None:
-        if self.classes < 1:
+        if self.classes is not None and self.classes < 1:
             raise ModelError(
                 ErrorCode.INVALID_VALUE, f"classes must be at least 1, not {self.classes}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -432,3 +432,64 @@ class AdaptiveAverage(layers.Layer):  # type: ignore[misc]
             start, end = window * size // self.side, -(-(window + 1) * size // self.side)
             weights[window, start:end] = 1 / (end - start)
         return weights
+
+
+class Sequences(keras.Model):  # type: ignore[misc]
+    """Network of sequences: `parts` and `drops` are its layers by their torch paths."""
+
+    def __init__(
+        self,
+        spec: Any,
+        shapes: Mapping[str, tuple[int, ...]],
+        dropouts: Iterable[str] = (),
+        **options: Any,
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            spec: Sizes of the network, and the rate of its dropouts.
+            shapes: Of the arrays of the weighted layers, by PyTorch's names.
+            dropouts: Paths of the dropouts.
+            options: `merge_mode` of LSTMs that run both ways, `epsilon` of LayerNorms.
+        """
+        super().__init__()
+        self.spec, self.parts = spec, {}
+        for name, shape in shapes.items():
+            path, _, array = name.rpartition(".")
+            if array in ("weight", "weight_ih", "weight_ih_l0"):
+                layer = _of_sequences(path, array, shapes, **options)
+                self.parts[path] = built(layer, None, None, shape[min(1, len(shape) - 1)])
+        self.drops = {
+            path: layers.Dropout(spec.dropout, name=layer_name(path)) for path in dropouts
+        }
+        self.built = True
+
+    def drop(self, path: str, x: Any, training: bool) -> Any:
+        return self.drops[path](x, training=training)
+
+
+def _of_sequences(
+    path: str,
+    array: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    merge_mode: str = "concat",
+    epsilon: float = 1e-5,
+) -> Any:
+    """Return the layer of an array of weights; convolutions keep the length of a sequence."""
+    shape, name, has_bias = shapes[f"{path}.{array}"], layer_name(path), f"{path}.bias" in shapes
+    if array == "weight_ih":
+        return layers.LSTMCell(shape[0] // 4, name=name)
+    if f"{path}.{array}_reverse" in shapes:
+        lstm = layers.LSTM(shape[0] // 4, return_sequences=True)
+        return layers.Bidirectional(lstm, merge_mode, name=name)
+    if array == "weight_ih_l0":
+        return layers.LSTM(shape[0] // 4, return_sequences=True, name=name)
+    if f"{path}.running_mean" in shapes:
+        return batch_norm(path)
+    if len(shape) == 1:
+        return layers.LayerNormalization(epsilon=epsilon, name=name)
+    if len(shape) == 3:
+        return layers.Conv1D(shape[0], shape[2], padding="same", use_bias=has_bias, name=name)
+    if "embedding" in path:
+        return layers.Embedding(*shape, name=name)
+    return layers.Dense(shape[0], use_bias=has_bias, name=name)

@@ -8,16 +8,6 @@ whole sequence, as one operator of the framework's. `block-v2`: TensorFlow's sec
 
 from __future__ import annotations
 
-from models.errors import ErrorCode, ModelError
-
 IMPLEMENTATIONS = ("layer", "cells", "scan", "block", "block-v2")
 # TensorFlow's block operators take no other.
 FLOAT32_ALONE = ("block", "block-v2")
-
-
-def check(model: str, implementation: str) -> None:
-    if implementation not in IMPLEMENTATIONS:
-        raise ModelError(
-            ErrorCode.UNKNOWN_NAME,
-            f"{model}: no lstm {implementation!r}; have {', '.join(IMPLEMENTATIONS)}",
-        )

@@ -14,6 +14,7 @@ from keras.backend import backend
 from models.contract import ErrorCode, ModelError
 from models.frameworks.tensorflow import operators as tensorflow
 from models.layers.keras import scan as loop
+from models.lstms import FLOAT32_ALONE
 
 
 def outputs(
@@ -45,7 +46,7 @@ def outputs(
 
 
 def _run(implementation: str) -> Callable[[Any, Any], Any]:
-    if implementation in tensorflow.LSTMS and backend() != "tensorflow":
+    if implementation in FLOAT32_ALONE and backend() != "tensorflow":
         other = f"on {backend()} Keras has layer, cells, scan"
         raise ModelError(ErrorCode.UNSUPPORTED, f"lstm {implementation!r} is TensorFlow's; {other}")
     return RUNS[implementation]

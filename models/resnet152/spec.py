@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.resnets.sizes import ResNetSpec
+from models.resnet18.spec import Spec as ResNet
 
 
 @dataclass(frozen=True)
-class Spec(ResNetSpec):
+class Spec(ResNet):
     """ResNet-152 of the paper's table 1."""
 
     blocks: tuple[int, int, int, int] = (3, 8, 36, 3)

@@ -1,3 +1,19 @@
-"""ResNet-18 in PyTorch: torchvision's."""
+"""ResNet-18 and its siblings in PyTorch: torchvision's."""
 
-from models.resnets.pytorch import build as build
+from __future__ import annotations
+
+from torch import nn
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from models.layers.pytorch import of_images
+from models.resnet18.spec import Spec
+
+
+def build(spec: Spec) -> nn.Module:
+    """Return the network.
+
+    Returns:
+        forward(images (n, height, width, 3)) -> (n, classes).
+    """
+    unit = Bottleneck if spec.bottleneck else BasicBlock
+    return of_images(ResNet(unit, list(spec.blocks), num_classes=spec.classes))

@@ -1,3 +1,3 @@
 """ResNet-50 in PyTorch: torchvision's."""
 
-from models.resnets.pytorch import build as build
+from models.resnet18.pytorch import build as build

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import keras
-from keras import layers, ops
+from keras import activations, ops
 
 from models.layers import NEVER
-from models.layers.keras import batch_norm, built, mask
+from models.layers.keras import Sequences, mask
 from models.layers.keras import scan as loop
 from models.lstms import keras as lstms
-from models.tacotron2.spec import CONVOLUTIONS, KERNEL, Spec
-from models.transfer import layer_name
+from models.tacotron2.spec import CONVOLUTIONS, POSTNET, Spec, shapes
 
 
-class Tacotron2(keras.Model):  # type: ignore[misc]
+class Tacotron2(Sequences):
     """(characters (n, C), their number (n,), frames before (n, F, bins), frames (n,)) -> outputs.
 
     The last axis of the outputs (n, F, 2 · bins + 1) holds a frame, the corrected frame, and the
@@ -23,41 +22,9 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
     """
 
     def __init__(self, spec: Spec) -> None:
-        super().__init__()
-        self.spec = spec
-        embedding = layers.Embedding(spec.characters, spec.width, name="embedding")
-        self.embedding = built(embedding, None, None)
-        sizes = [(spec.width, spec.width)] * CONVOLUTIONS
-        self.convolutions, self.norms, self.dropouts = _convolutions(spec, sizes, "convolutions")
-        encoder = layers.LSTM(spec.width // 2, return_sequences=True)
-        encoder = layers.Bidirectional(encoder, "concat", name="encoder")
-        self.encoder = built(encoder, None, None, spec.width)
-        self.prenet = [
-            _linear(f"prenet.{index}", spec.prenet, size)
-            for index, size in enumerate((spec.bins, spec.prenet))
-        ]
-        self.prenet_dropouts = [
-            layers.Dropout(spec.dropout, name=layer_name(f"prenet_dropouts.{index}"))
-            for index in range(2)
-        ]
-        self.asking, self.speaking = (
-            built(layers.LSTMCell(width, name=name), None, inputs)
-            for name, (inputs, width) in spec.lstms.items()
-        )
-        self.query = _linear("query", spec.attention, spec.decoder)
-        self.key = _linear("key", spec.attention, spec.width)
-        options = {"padding": "same", "use_bias": False, "name": "place"}
-        self.place = built(layers.Conv1D(spec.filters, spec.reach, **options), None, None, 1)
-        self.where = _linear("where", spec.attention, spec.filters)
-        self.score = _linear("score", 1, spec.attention)
-        self.frame, self.stop = (
-            built(layers.Dense(size, name=name), None, None, spec.decoder + spec.width)
-            for name, size in {"frame": spec.bins, "stop": 1}.items()
-        )
-        self.postnet, self.postnet_norms, self.postnet_dropouts = _convolutions(
-            spec, spec.postnet, "postnet", "postnet_"
-        )
-        self.built = True
+        counts = {"dropouts": CONVOLUTIONS, "prenet_dropouts": 2, "postnet_dropouts": POSTNET}
+        drops = [f"{name}.{index}" for name, count in counts.items() for index in range(count)]
+        super().__init__(spec, shapes(spec), drops)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         characters, counts, before, frames = inputs
@@ -65,9 +32,10 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
         memory = self._encode(characters, inside, training)
         states = self._decode(memory, inside, before, training)
         timed = ops.cast(mask(frames, ops.shape(before)[1]), states.dtype)[:, :, None]
-        mel = self.frame(states) * timed
-        corrected = mel + self._correct(mel, timed, training)
-        return ops.concatenate([mel, corrected, self.stop(states)], axis=2)
+        mel = self.parts["frame"](states) * timed
+        functions = [*[ops.tanh] * (POSTNET - 1), activations.linear]
+        corrected = mel + self._convolve("postnet", "postnet_", mel, functions, timed, training)
+        return ops.concatenate([mel, corrected, self.parts["stop"](states)], axis=2)
 
     def example_losses(self, inputs: Any, outputs: Any, targets: Any) -> Any:
         """Return the mean squared errors of both frames and the cross-entropy of the end, (n,)."""
@@ -84,30 +52,44 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
         return ops.sum((squared + entropies) * timed, axis=1) / ops.cast(frames, outputs.dtype)
 
     def _encode(self, characters: Any, inside: Any, training: bool) -> Any:
-        x = self.embedding(characters)
+        x = self.parts["embedding"](characters)
         timed = ops.cast(inside, x.dtype)[:, :, None]
-        x = x * timed
-        for index, (convolution, norm) in enumerate(
-            zip(self.convolutions, self.norms, strict=True)
-        ):
-            x = ops.relu(norm(convolution(x), training=training))
-            x = self.dropouts[index](x, training=training) * timed
-        return lstms.outputs(self.spec.lstm, self.encoder, x, inside, training=training)
+        functions = [ops.relu] * CONVOLUTIONS
+        x = self._convolve("convolutions", "", x * timed, functions, timed, training)
+        layer = self.parts["encoder"]
+        return lstms.outputs(self.spec.lstm, layer, x, inside, training=training)
+
+    def _convolve(
+        self,
+        path: str,
+        prefix: str,
+        x: Any,
+        functions: list[Callable[[Any], Any]],
+        timed: Any,
+        training: bool,
+    ) -> Any:
+        """Convolve, normalise, activate and drop, with zeros behind the ends."""
+        for index, activate in enumerate(functions):
+            norm = self.parts[f"{prefix}norms.{index}"]
+            x = activate(norm(self.parts[f"{path}.{index}"](x), training=training))
+            x = self.drop(f"{prefix}dropouts.{index}", x, training) * timed
+        return x
 
     def _decode(self, memory: Any, inside: Any, before: Any, training: bool) -> Any:
         """Return the decoder's output and its context, frame by frame, (n, F, decoder + width)."""
         x = before
-        for layer, dropout in zip(self.prenet, self.prenet_dropouts, strict=True):
-            x = dropout(ops.relu(layer(x)), training=training)
-        keys = self.key(memory)
+        for index in range(2):
+            x = ops.relu(self.parts[f"prenet.{index}"](x))
+            x = self.drop(f"prenet_dropouts.{index}", x, training)
+        keys = self.parts["key"](memory)
 
         def step(state: Any, frame: Any) -> Any:
             context, total, asking, speaking = state
             both = ops.concatenate([frame, context], axis=1)
-            _, asking = self.asking(both, asking, training=training)
+            _, asking = self.parts["asking"](both, asking, training=training)
             shares = self._attend(asking[0], keys, total, inside)
             context, total = ops.einsum("nc,ncw->nw", shares, memory), total + shares
-            _, speaking = self.speaking(asking[0], speaking, training=training)
+            _, speaking = self.parts["speaking"](asking[0], speaking, training=training)
             return context, total, asking, speaking
 
         zeros = ops.zeros((ops.shape(x)[0], self.spec.decoder), dtype=x.dtype)
@@ -119,40 +101,11 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
     def _attend(self, asking: Any, keys: Any, total: Any, inside: Any) -> Any:
         """Return each character's share of the attention, (n, C)."""
         # Products written out: the layers' own are by shapes that XLA does not know in a loop.
-        places = self.place(ops.expand_dims(total, 2))
-        places = ops.einsum("ncf,fa->nca", places, self.where.kernel)
-        hidden = ops.tanh(ops.expand_dims(self.query(asking), 1) + keys + places)
-        scores = ops.einsum("nca,ao->nc", hidden, self.score.kernel)
+        places = self.parts["place"](ops.expand_dims(total, 2))
+        places = ops.einsum("ncf,fa->nca", places, self.parts["where"].kernel)
+        hidden = ops.tanh(ops.expand_dims(self.parts["query"](asking), 1) + keys + places)
+        scores = ops.einsum("nca,ao->nc", hidden, self.parts["score"].kernel)
         return ops.softmax(ops.where(inside, scores, NEVER), axis=1)
-
-    def _correct(self, mel: Any, timed: Any, training: bool) -> Any:
-        x, last = mel, len(self.postnet) - 1
-        for index, (convolution, norm) in enumerate(
-            zip(self.postnet, self.postnet_norms, strict=True)
-        ):
-            x = norm(convolution(x), training=training)
-            if index < last:
-                x = ops.tanh(x)
-            x = self.postnet_dropouts[index](x, training=training) * timed
-        return x
 
 
 build = Tacotron2
-
-
-def _convolutions(
-    spec: Spec, sizes: list[tuple[int, int]], name: str, prefix: str = ""
-) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return convolutions with their norms and dropouts."""
-    convolutions, norms, dropouts = [], [], []
-    for index, (inputs, outputs) in enumerate(sizes):
-        options = {"padding": "same", "use_bias": False, "name": layer_name(f"{name}.{index}")}
-        convolutions.append(built(layers.Conv1D(outputs, KERNEL, **options), None, None, inputs))
-        norms.append(built(batch_norm(f"{prefix}norms.{index}"), None, None, outputs))
-        dropouts.append(layers.Dropout(spec.dropout, name=layer_name(f"{prefix}dropouts.{index}")))
-    return convolutions, norms, dropouts
-
-
-def _linear(path: str, outputs: int, inputs: int) -> Any:
-    layer = layers.Dense(outputs, use_bias=False, name=layer_name(path))
-    return built(layer, None, None, inputs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -9,7 +11,7 @@ from torch.nn import functional
 from models.layers import NEVER
 from models.layers.pytorch import OneBiasCell, mask
 from models.lstms.pytorch import lstm
-from models.tacotron2.spec import CONVOLUTIONS, KERNEL, Spec
+from models.tacotron2.spec import CONVOLUTIONS, KERNEL, POSTNET, Spec
 
 
 class Tacotron2(nn.Module):  # type: ignore[misc]
@@ -47,7 +49,10 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         states = self._decode(self._encode(characters, counts, inside), inside, before)
         timed = mask(frames, before.shape[1]).to(before.dtype).unsqueeze(2)
         mel = self.frame(states) * timed
-        return torch.cat([mel, mel + self._correct(mel, timed), self.stop(states)], dim=2)
+        layers = self.postnet, self.postnet_norms, self.postnet_dropouts
+        functions = [*[torch.tanh] * (POSTNET - 1), nn.Identity()]
+        corrected = mel + _convolve(mel, layers, functions, timed)
+        return torch.cat([mel, corrected, self.stop(states)], dim=2)
 
     def example_losses(
         self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
@@ -65,12 +70,8 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
     def _encode(self, characters: Tensor, counts: Tensor, inside: Tensor) -> Tensor:
         x = self.embedding(characters)
         timed = inside.to(x.dtype).unsqueeze(2)
-        x = x * timed
-        for index, (convolution, norm) in enumerate(
-            zip(self.convolutions, self.norms, strict=True)
-        ):
-            x = torch.relu(norm(convolution(x.transpose(1, 2))).transpose(1, 2))
-            x = self.dropouts[index](x) * timed
+        layers = self.convolutions, self.norms, self.dropouts
+        x = _convolve(x * timed, layers, [torch.relu] * CONVOLUTIONS, timed)
         return self.encoder(x, counts)
 
     def _decode(self, memory: Tensor, inside: Tensor, before: Tensor) -> Tensor:
@@ -94,17 +95,6 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         scores = self.score(torch.tanh(self.query(asking).unsqueeze(1) + keys + places)).squeeze(2)
         return scores.masked_fill(~inside, NEVER).softmax(1)
 
-    def _correct(self, mel: Tensor, timed: Tensor) -> Tensor:
-        x, last = mel, len(self.postnet) - 1
-        for index, (convolution, norm) in enumerate(
-            zip(self.postnet, self.postnet_norms, strict=True)
-        ):
-            x = norm(convolution(x.transpose(1, 2))).transpose(1, 2)
-            if index < last:
-                x = torch.tanh(x)
-            x = self.postnet_dropouts[index](x) * timed
-        return x
-
 
 build = Tacotron2
 
@@ -112,3 +102,16 @@ build = Tacotron2
 def _convolutions(sizes: list[tuple[int, int]]) -> nn.ModuleList:
     options = {"padding": KERNEL // 2, "bias": False}
     return nn.ModuleList(nn.Conv1d(*size, KERNEL, **options) for size in sizes)
+
+
+def _convolve(
+    x: Tensor,
+    layers: tuple[nn.ModuleList, nn.ModuleList, nn.ModuleList],
+    functions: list[Callable[[Tensor], Tensor]],
+    timed: Tensor,
+) -> Tensor:
+    """Convolve, normalise, activate and drop, with zeros behind the ends."""
+    for convolution, norm, dropout, activate in zip(*layers, functions, strict=True):
+        x = activate(norm(convolution(x.transpose(1, 2))).transpose(1, 2))
+        x = dropout(x) * timed
+    return x

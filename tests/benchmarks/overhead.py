@@ -21,9 +21,9 @@ import numpy as np
 import models
 from experiments.cell.timing import Stopwatch
 from experiments.comparison.statistics import estimates
-from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, OptimizerConfig
+from models.layers import images
 from tests import warm
 from tests.models.children import run_python
 
@@ -78,7 +78,7 @@ def measure(name: str, model: str, rows: int, pairs: int, first: str) -> dict[st
     module, rng = models.spec(model), np.random.default_rng(0)
     sizes = module.Spec(classes=CLASSES)
     weights = module.initial_weights(sizes, rng)
-    batch = drawn_batch(sizes, sizes.only_side or SIDE, rows, rng)
+    batch = images.batch(sizes, sizes.only_side or SIDE, rng, rows)
 
     def build_network() -> Any:
         network = framework.build(model, sizes)

@@ -21,6 +21,7 @@ from experiments.cell.timing import Pace, Stopwatch
 from models import frameworks
 from models.contract import Array, Batch, Framework, Mark, ModelError, OptimizerConfig
 from models.frameworks import lean_import, open_framework
+from models.layers import images
 from tracking import nvml
 from tracking.sensors import Sampler, Sensors
 
@@ -58,9 +59,7 @@ def network_of(framework: Framework, model: str, side: int, rows: int) -> tuple[
     spec = module.Spec(classes=10)
     network = framework.build(model, spec)
     framework.load_weights(network, module.initial_weights(spec, rng))
-    images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
-    labels = rng.integers(0, 10, rows, dtype=np.int32)
-    return network, framework.place(Batch((images,), labels, np.ones(rows, np.float32)))
+    return network, framework.place(images.batch(spec, side, rng, rows))
 
 
 def check_precision(name: str, device: str) -> Figures:

@@ -32,7 +32,7 @@ def main(name: str, vocabulary: int, length: int, cache: str) -> None:
             caption_batches.epoch(
                 data,
                 np.load(data.folder / "features.npy"),
-                split="train",
+                data.captions_of("train"),
                 batch_size=CAPTIONS,
                 formulation=kind,
                 steps=ROUNDS + WARMUP,

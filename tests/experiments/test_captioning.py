@@ -254,7 +254,7 @@ def check_logged_decoder(
     (batch,) = caption_batches.epoch(
         data,
         np.load(finished.cache / "features" / extracted / "features.npy"),
-        split="validation",
+        data.captions_of("validation"),
         batch_size=8,
         formulation="prefix",
         steps=1,

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from experiments.config import settings as settings_
+from experiments.contract import DatasetInfo, Prepared
 from experiments.studies.captioning import STUDY, Settings
 from experiments.workloads import steps
+from experiments.workloads.captioning import prepare
 from tests.conftest import Place
 from tests.experiments import small_campaigns
 
@@ -45,7 +47,8 @@ def test_slowest_framework_decides(
     texts = {"preset": "demo", "training_seconds": "10", **{k: str(v) for k, v in changes.items()}}
     settings: Settings = settings_.parse(STUDY.settings, STUDY.presets, texts)
     findings = [{steps.STEP_SECONDS: repr(each)} for each in seconds]
-    shorter = steps.shortened(settings, findings, 680)
+    info = DatasetInfo("", "", "", {"training_captions": 680}, {})
+    shorter = prepare.shortened(settings, Prepared(info, {}), findings)
     assert shorter.steps_per_epoch == expected
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import models
 from models.contract import Batch, Framework, OptimizerConfig
 from models.frameworks import open_framework
+from models.layers import images
 
 APPLICATIONS = {
     "resnet50": "ResNet50",
@@ -71,9 +72,7 @@ def main(name: str, *names: str) -> None:
     print(f"{name}, {THREADS} threads; images, ours, the original, their ratio")
     for model in names or APPLICATIONS:
         side, rows = IMAGES.get(model, OTHERS)
-        images = rng.standard_normal((rows, side, side, 3)).astype(np.float32)
-        classes = rng.integers(0, 1_000, rows, dtype=np.int32)
-        batch = framework.place(Batch((images,), classes, np.ones(rows, np.float32)))
+        batch = framework.place(images.batch(models.spec(model).Spec(), side, rng, rows))
         for phase, works in phases(model, framework, batch).items():
             mine, original, times = ratio(*works)
             seconds = f"{1e3 * mine:8.1f} ms {1e3 * original:8.1f} ms"

@@ -29,18 +29,6 @@ def test_decoder_equals_plain_loops() -> None:
     run_in("pytorch", "-m", __name__)
 
 
-def check_padding_changes_nothing(framework: Framework) -> None:
-    network, _, batch = small_network(framework)
-    features, tokens, positions = batch.inputs
-    rows, columns = np.divmod(positions, tokens.shape[1])
-    padded = np.pad(tokens, ((0, 1), (0, 4)))
-    moved = (rows * padded.shape[1] + columns).astype(np.int32)
-    wider = framework.infer(network, (np.pad(features, ((0, 1), (0, 0))), padded, moved))
-    np.testing.assert_allclose(
-        wider, framework.infer(network, batch.inputs), rtol=TIGHT, atol=TIGHT
-    )
-
-
 def check_prefixes_equal_sequences(framework: Framework) -> None:
     """Compare one row for each prefix with one row for each caption."""
     network, _, batch = small_network(framework)

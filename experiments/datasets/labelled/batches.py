@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.datasets import filled
 from experiments.datasets.labelled.data import Labelled
 from models.contract import Batch, ImageFiles
 
@@ -56,12 +57,9 @@ def read(data: Labelled, epoch: ImageFiles) -> Iterator[Batch]:
             data.images[epoch.rows[part]], epoch.shifts[part], epoch.mirrored[part], epoch.pad
         )
         pixels = (images.astype(np.float32) / np.float32(255) - epoch.mean) / epoch.deviation
-        missing = epoch.batch_size - len(images)
-        weights = np.ones(len(images), np.float32)
-        labels = epoch.labels[part]
-        yield Batch(
-            (_filled(pixels, missing),), _filled(labels, missing), _filled(weights, missing)
-        )
+        arrays = (pixels, epoch.labels[part], np.ones(len(images), np.float32))
+        pixels, labels, weights = (filled(array, epoch.batch_size) for array in arrays)
+        yield Batch((pixels,), labels, weights)
 
 
 def _moved(
@@ -79,9 +77,3 @@ def _moved(
         (shifts[:, 1:] + across)[:, None, :],
     ]
     return moved
-
-
-def _filled(array: NDArray, missing: int) -> NDArray:  # type: ignore[type-arg]
-    if not missing:
-        return array
-    return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])

@@ -138,11 +138,6 @@ def _read(path: Path) -> Pictures:
     )
 
 
-def of_numerals() -> tuple[str, ...]:
-    """Return the data sets whose pictures mean something else, or nothing, in a mirror."""
-    return tuple(marked_modules(__package__, "NUMERALS"))
-
-
 def _write(
     target: Path, pictures: Pictures, digest: str, side: int, channels: int, progress: Progress
 ) -> None:

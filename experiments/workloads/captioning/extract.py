@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.cell import peak_memory
 from experiments.cell.measure import memory_peaks, write_environment, write_values
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues
 from experiments.contract import CellSpec, Output
-from experiments.datasets import images
+from experiments.datasets import filled, images
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.files import hold_lock
 from experiments.studies.captioning import Settings
@@ -78,8 +76,7 @@ def _extract(
         for first, pixels, unreadable in batches:
             begin = time.perf_counter()
             # the last batch is filled up: compiled graphs see only one shape
-            filling = np.zeros((BATCH_SIZE - len(pixels), *pixels.shape[1:]), pixels.dtype)
-            pooled = framework.infer(network, (np.concatenate([pixels, filling]),))[: len(pixels)]
+            pooled = framework.infer(network, (filled(pixels, BATCH_SIZE),))[: len(pixels)]
             seconds.append(time.perf_counter() - begin)
             peaks.end_warmup()
             examples.append(len(pixels))

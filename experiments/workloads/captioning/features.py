@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from experiments.datasets.captions import CaptionData
 from models import weights
 from models.contract import Framework, ModelError
 from models.densenet201.spec import Spec
+from tracking.journal import write_atomically
 
 MODEL = "densenet201"
 SIZE = 1_920
@@ -73,8 +73,7 @@ def read_progress(folder: Path) -> tuple[int, dict[int, str]]:
 
 def write_progress(folder: Path, rows: int, broken: dict[int, str]) -> None:
     """Record the rows that are on disk; the file is replaced as a whole."""
-    (folder / f".{PROGRESS}").write_text(json.dumps({"rows": rows, "broken": broken}, indent=1))
-    os.replace(folder / f".{PROGRESS}", folder / PROGRESS)
+    write_atomically(folder / PROGRESS, json.dumps({"rows": rows, "broken": broken}, indent=1))
 
 
 def open_for_writing(folder: Path, images: int) -> np.memmap[Any, np.dtype[np.float32]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
@@ -142,14 +144,31 @@ def _info(data: CaptionData, settings: Settings) -> DatasetInfo:
 def shortened(
     settings: Settings, prepared: Prepared, findings: Sequence[Mapping[str, str]]
 ) -> Settings:
-    """Return the settings with the steps for which `training_seconds` suffice.
+    """Return the settings with as many steps as the slowest framework trains in `training_seconds`.
 
-    Synthetic data are as many as the steps need: their number stays.
+    If even the fewest take longer, these. Synthetic data are as many as the steps need: their
+    number stays.
+
+    Args:
+        settings: Settings of a campaign.
+        prepared: Its data.
+        findings: Of the checks of all frameworks; without a time of a step nothing changes.
     """
-    if settings.data == "synthetic":
+    seconds = [float(of[steps.STEP_SECONDS]) for of in findings if steps.STEP_SECONDS in of]
+    if settings.data == "synthetic" or not seconds:
         return settings
     examples = prepared.dataset.counts["training_captions"]
-    return steps.shortened(settings, findings, examples)
+    most = settings.steps_per_epoch or examples // settings.batch_size
+    affordable = settings.training_seconds / max(seconds) / settings.epochs
+    shorter = settings
+    for steps_per_epoch in steps.choices(most):
+        candidate = replace(settings, steps_per_epoch=steps_per_epoch)
+        with suppress(UsageError):
+            steps.check(candidate, examples, "examples", "the data")
+            shorter = candidate
+        if steps_per_epoch <= affordable:
+            break
+    return shorter
 
 
 def measured_in_a_row(settings: Settings, prepared: Prepared) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -49,8 +49,8 @@ class Captioning:
         self.parameters = shapes(self.spec).parameters
         self.examples_a_step = self._settings.batch_size
         self._training = data.captions_of("train", self._broken)
-        self.steps_per_epoch = self._settings.steps_per_epoch or caption_batches.steps_per_epoch(
-            len(self._training), self.examples_a_step
+        self.steps_per_epoch = self._settings.steps_per_epoch or (
+            len(self._training) // self.examples_a_step
         )
         self._answers: dict[str, list[str]] = {}
 
@@ -62,29 +62,23 @@ class Captioning:
 
     def training(self, epoch: int, framework: Framework) -> Iterator[Batch]:  # noqa: ARG002
         order = self._rng(1 + epoch).permutation(self._training)
-        return self._batches("train", order, self.steps_per_epoch)
+        return self._batches(order, self.steps_per_epoch)
 
     def validation(self) -> Iterator[Batch]:
         limit = self._settings.validation_captions
         steps = max(1, limit // self.examples_a_step) if limit else None
-        order = self._data.captions_of("validation", self._broken)
-        return self._batches("validation", order, steps, drop_last=False)
+        captions = self._data.captions_of("validation", self._broken)
+        return self._batches(captions, steps, drop_last=False)
 
     def _batches(
-        self,
-        split: Literal["train", "validation"],
-        order: Array,
-        steps: int | None,
-        *,
-        drop_last: bool = True,
+        self, captions: Array, steps: int | None, *, drop_last: bool = True
     ) -> Iterator[Batch]:
         return caption_batches.epoch(
             self._data,
             self._features,
-            split=split,
+            captions,
             batch_size=self.examples_a_step,
             formulation=self._settings.formulation,
-            order=order,
             steps=steps,
             drop_last=drop_last,
         )

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.contract import DatasetInfo, Prepared, Progress, Workload
-from experiments.datasets.labelled.data import Labelled, of_numerals
+from experiments.datasets import labelled, marked_modules
+from experiments.datasets.labelled.data import Labelled
 from experiments.datasets.labelled.data import prepare as prepare_data
 from experiments.studies.classification import Settings
 from experiments.workloads import networks, steps
@@ -55,7 +56,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     rows = ("batch_size", settings.batch_size)
     spec = module.Spec(classes=len(data.classes))
     networks.check_images(settings.model, spec, ("image_size", data.side), rows)
-    if settings.augmentation == "crop+mirror" and data.name in of_numerals():
+    if settings.augmentation == "crop+mirror" and data.name in marked_modules(
+        labelled.__name__, "NUMERALS"
+    ):
         raise UsageError(
             ErrorCode.CONFLICT,
             f"augmentation=crop+mirror: a mirrored numeral of {data.name} is no numeral; "

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.config import devices, virtual_environments
+from experiments.config.race_file import Conditions
 from experiments.config.settings import require_writable
 from experiments.config.virtual_environments import VirtualEnvironment, python_of
 from experiments.datasets.files import hold_lock, replace_text
@@ -31,21 +32,6 @@ ABANDONED_SECONDS = 7 * 24 * 3_600
 COMPLETE = "evenhand.json"
 INSTALLATION_SECONDS, CHECKOUT_SECONDS = 3_600, 600
 MAX_REASON_CHARACTERS = 300
-
-
-@dataclass(frozen=True)
-class EnvironmentRequest:
-    """Request of a level for an environment.
-
-    requirements: lines as in a requirements file; their paths are relative to the level's folder.
-    python: version or path of an interpreter. commit: tag, branch or hash of a git repository.
-    of_jobs: True if it is for jobs of a cluster, which may run when this process is dead.
-    """
-
-    requirements: tuple[str, ...] = ()
-    python: str | None = None
-    commit: str | None = None
-    of_jobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,33 +50,39 @@ class Environment:
 
 
 def make(
-    request: EnvironmentRequest, *, cwd: Path, cache: Path, progress: Callable[[str], None]
+    level: Conditions,
+    *,
+    cwd: Path,
+    cache: Path,
+    progress: Callable[[str], None],
+    of_jobs: bool = False,
 ) -> Environment:
     """Return the environment of a level, made where it is missing.
 
     Args:
-        request: From the user.
+        level: Its conditions; paths in its requirements are relative to `cwd`.
         cwd: Working folder of the level's command; that of a commit is the same folder in it.
         cache: Folder of the project's cache.
         progress: Shows what is made.
+        of_jobs: It is for jobs of a cluster, which may run when this process is dead.
 
     Raises:
         UsageError: If it cannot be made.
     """
-    if request.commit is None:
-        return _complete(request, cwd, cache, progress)
-    label = f"commit={plain.short(request.commit)}"
-    root, digest = _resolve(request.commit, label, cwd)
+    if level.commit is None:
+        return _complete(level, cwd, cache, progress)
+    label = f"commit={plain.short(level.commit)}"
+    root, digest = _resolve(level.commit, label, cwd)
     _remove_worktrees(cwd, _is_over)
-    progress(f"commit {request.commit}: {digest[:12]}")
+    progress(f"commit {level.commit}: {digest[:12]}")
     place, folder = _new_folder(root, cache, digest), cwd.resolve().relative_to(root)
     try:
-        _check_out(digest, label, place, cwd, of_jobs=request.of_jobs)
+        _check_out(digest, label, place, cwd, of_jobs=of_jobs)
         if not (place / folder).is_dir():
             raise UsageError(
                 ErrorCode.NOT_FOUND, f"{label} has no folder {folder}; choose another cwd or commit"
             )
-        return _complete(request, place / folder, cache, progress)
+        return _complete(level, place / folder, cache, progress)
     except BaseException:
         _remove(place, cwd)
         raise
@@ -146,17 +138,17 @@ def remove_worktrees(cwd: Path) -> None:
 
 
 def _complete(
-    request: EnvironmentRequest, cwd: Path, cache: Path, progress: Callable[[str], None]
+    level: Conditions, cwd: Path, cache: Path, progress: Callable[[str], None]
 ) -> Environment:
     """Return the environment in a folder that exists."""
     commit = provenance.commit(cwd) or None
-    if not request.requirements and request.python is None:
+    if not level.requirements and level.python is None:
         packages: Mapping[str, str] = {}
         with suppress(UsageError):  # the command need not be Python
             packages = virtual_environments.installed(shutil.which("python") or "python3")
         return Environment(cwd, {}, packages, commit)
     environment = VirtualEnvironment(
-        request.requirements, python=request.python or "", folder=cwd.resolve()
+        level.requirements, python=level.python or "", folder=cwd.resolve()
     )
     place = make_virtual(environment, cache, progress)
     variables = {

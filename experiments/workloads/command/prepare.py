@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -19,8 +18,8 @@ from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.planning import treatments
 from experiments.studies import race as study
 from experiments.studies.race import Settings
-from experiments.workloads.command import environments, process_tree, script_runs
-from experiments.workloads.command.environments import Environment, EnvironmentRequest
+from experiments.workloads.command import environments, process_tree, reported
+from experiments.workloads.command.environments import Environment
 from models import frameworks
 from tracking import provenance
 from tracking.errors import ErrorCode, UsageError
@@ -45,12 +44,17 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         for name, values in inputs.items()
         if not settings.cold
     ]
+    folders = [
+        folder
+        for environment in made.values()
+        for folder in (str(environment.cwd), environment.variables.get("VIRTUAL_ENV"))
+    ]
     prepared = Prepared(
         info,
         {},
         tuple(before),
         files={"race.json": definition},
-        folders=tuple(dict.fromkeys(itertools.chain(*map(_folders, made.values())))),
+        folders=tuple(dict.fromkeys(filter(None, folders))),
     )
     differing = differing_packages(environment.packages for environment in made.values())
     of_treatment = {}
@@ -72,18 +76,13 @@ def _environment(name: str, race: Race, settings: Settings, progress: Progress) 
         return Environment(cwd, {}, {}, level.commit)
     if level.commit:
         atexit.register(environments.remove_worktrees, cwd)
-    request = EnvironmentRequest(
-        level.requirements, level.python, level.commit, of_jobs=settings.on_cluster
-    )
-    cache = Path(settings.cache)
     return environments.make(
-        request, cwd=cwd, cache=cache, progress=lambda text: progress(text, 0, None)
+        level,
+        cwd=cwd,
+        cache=Path(settings.cache),
+        progress=lambda text: progress(text, 0, None),
+        of_jobs=settings.on_cluster,
     )
-
-
-def _folders(environment: Environment) -> list[str]:
-    virtual = environment.variables.get("VIRTUAL_ENV")
-    return [str(environment.cwd), *filter(None, [virtual])]
 
 
 def _timeout_seconds(name: str, level: Level, settings: Settings) -> float:
@@ -152,6 +151,6 @@ def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str
 
 WORKLOAD = Workload(
     prepare=prepare,
-    after_cell=script_runs.collect,
+    after_cell=reported.collect_runs,
     end_leftovers=process_tree.end_leftovers,
 )

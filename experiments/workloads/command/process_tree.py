@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -52,21 +51,6 @@ def _children(pid: int) -> Iterator[int]:
         yield from _children(child)
 
 
-@dataclass
-class Usage:
-    """Use of the processor by descendants that have ended, in seconds."""
-
-    user_seconds: float
-    system_seconds: float
-    peak_bytes: int
-
-    @classmethod
-    def of_children(cls) -> Usage:
-        """Return the use so far, and the peak of the largest single process."""
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return cls(usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1_024)
-
-
 class MemorySampler(threading.Thread):
     """Thread that samples the memory of all descendants together.
 
@@ -96,7 +80,7 @@ class MemorySampler(threading.Thread):
         """Return the peak in bytes, after the descendants have been waited for."""
         self._is_over.set()
         self.join()
-        of_single = Usage.of_children().peak_bytes
+        of_single = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1_024
         if of_single > self._inherited_bytes:
             self.peak_bytes = max(self.peak_bytes, of_single)
         return self.peak_bytes

@@ -1,4 +1,4 @@
-"""Values that a script reports without MLflow: in a file, as its last line, or in its output."""
+"""Values that a script reports: in a file, as its last line, in its output, or in MLflow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from experiments.contract import RunStore
 from tracking import limits
 from tracking.errors import ErrorCode, EvenhandError
+from tracking.records import SCRIPT_OF, StoredRun
 from tracking.redaction import Redaction
 
 # Step and value, in the order in which they were reported.
@@ -25,6 +27,9 @@ STEP = "step"
 MAX_LINE_CHARACTERS = 2**20
 REDACTED_LINES = 100  # at a time
 MAX_METRICS_BYTES, TAIL_BYTES = 2**26, 2**20
+NESTED = "mlflow.parentRunId"
+# Of MLflow's sampler, which a script may have switched on: the cell has the sensors' values.
+SYSTEM = "system/"
 
 
 def search(
@@ -191,6 +196,42 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def tail(lines: Sequence[str], count: int) -> str:
-    """Return the last lines with a text, in one line."""
-    return " | ".join([line.strip() for line in lines if line.strip()][-count:])
+def collect_runs(
+    cell: str, inputs: Mapping[str, Any], store: RunStore
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the metrics of the script of a cell's run, and tags that name the script's runs.
+
+    Of several runs with the same metric, the last that is not nested counts; with `summary =
+    "best"` the best of all.
+    """
+    runs = sorted(
+        store.tagged(SCRIPT_OF, cell),
+        key=lambda run: (NESTED not in run.tags, run.start_ms),
+    )
+    if not runs:
+        return {}, {}
+    outcomes = inputs["outcomes"]
+    histories: dict[str, History] = {}
+    for run in runs:
+        for name, last in run.metrics.items():
+            if name.startswith(SYSTEM):
+                continue
+            history = _history(run, name, last, outcomes, store)
+            is_best = outcomes.get(name, {}).get("summary") == "best"
+            histories[name] = [*(histories.get(name, []) if is_best else []), *history]
+    tags = {"script_runs": ",".join(run.run_id for run in reversed(runs))[:4_000]}
+    return summarise_all(histories, outcomes), tags
+
+
+def _history(
+    run: StoredRun,
+    name: str,
+    last: float,
+    outcomes: Mapping[str, Mapping[str, str]],
+    store: RunStore,
+) -> History:
+    """Return all values where the outcome needs them; the last is known already."""
+    if outcomes.get(name, {}).get("summary", "last") == "last":
+        return [(0, last)]
+    points = sorted(store.points(run.run_id, name), key=lambda point: (point.step, point.time_ms))
+    return [(point.step, point.value) for point in points]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from experiments.cell.lifetime import die_with_parent
 from experiments.config import devices, memory
 from experiments.contract import OUTLIVED, AnyCell, Output
 from experiments.workloads.command import process_tree, reported
-from experiments.workloads.command.process_tree import METRICS_VARIABLE, MemorySampler, Usage
+from experiments.workloads.command.process_tree import METRICS_VARIABLE, MemorySampler
 from tracking import mlflow_defaults, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.journal import write_atomically
@@ -190,13 +191,13 @@ def _read(
         files = [name for name, text in printed.items() if text]
         for name in files:
             write_atomically(spec.path / name, printed[name])
-        last = reported.tail(printed[STDERR].splitlines(), LAST_LINES)
-        sender.send({"files": files, "errors": last})
+        lines = [line.strip() for line in printed[STDERR].splitlines() if line.strip()]
+        sender.send({"files": files, "errors": " | ".join(lines[-LAST_LINES:])})
         if finished.exit_code == 0:
-            lines = reported.read_metrics(spec.path / METRICS, redact)
+            metrics = reported.read_metrics(spec.path / METRICS, redact)
             matches = reported.search(list(outputs.values()), outcomes, redact)
             text = "".join(printed.values())
-            sender.send({"metrics": reported.collect(lines, text, matches, outcomes)})
+            sender.send({"metrics": reported.collect(metrics, text, matches, outcomes)})
         return
     except EvenhandError as known:
         error = known
@@ -226,7 +227,7 @@ def execute(
     """
     process_tree.adopt_orphans()
     kills_before, environment = memory.kernel_kills(), environment_of(inputs, folder)
-    sampler, before = MemorySampler(), Usage.of_children()
+    sampler, before = MemorySampler(), resource.getrusage(resource.RUSAGE_CHILDREN)
     left = list[str]()
     try:
         began = time.perf_counter()
@@ -249,12 +250,12 @@ def execute(
     finally:
         with _without_interruption():
             process_tree.end()
-    peak_bytes, usage = sampler.stop(), Usage.of_children()
+    peak_bytes, usage = sampler.stop(), resource.getrusage(resource.RUSAGE_CHILDREN)
     return Finished(
         exit_code=process.returncode if is_over else None,
         wall_seconds=wall_seconds,
-        user_seconds=usage.user_seconds - before.user_seconds,
-        system_seconds=usage.system_seconds - before.system_seconds,
+        user_seconds=usage.ru_utime - before.ru_utime,
+        system_seconds=usage.ru_stime - before.ru_stime,
         peak_bytes=peak_bytes,
         memory_method=sampler.method,
         left=left,

@@ -16,9 +16,9 @@ import models
 from experiments.cell.measure import optimizer_config
 from experiments.studies import distributed
 from experiments.studies.distributed import Settings
-from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks, weights
 from models.contract import Batch, Framework, OptimizerConfig, Weights
+from models.layers import images
 
 JOIN_SECONDS = 30.0  # in addition to the patience, which some frameworks observe themselves
 TOGETHER_SECONDS = 10.0
@@ -94,10 +94,10 @@ def part(framework: Framework, rank: int, workers: int, settings: Settings) -> B
     rows = distributed.rows(settings.batch_size, settings.scaling, workers)
     side = sizes.only_side or settings.image_side
     rng = np.random.default_rng([settings.seed, 1])
-    whole = drawn_batch(sizes, side, rows * workers, rng)
+    whole = images.batch(sizes, side, rng, rows * workers)
     local = slice(rank * rows, (rank + 1) * rows)
-    images, targets = whole.inputs[0][local], whole.targets[local]
-    return framework.place(Batch((images,), targets, whole.weights[local]))
+    inputs, targets = whole.inputs[0][local], whole.targets[local]
+    return framework.place(Batch((inputs,), targets, whole.weights[local]))
 
 
 def time_steps(

@@ -27,6 +27,7 @@ from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output, TimedPhase
 from experiments.studies.grid import Settings
 from models.contract import Array, Batch, Framework
+from models.layers import images
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
 
@@ -80,7 +81,7 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     expected = module.parameters(sizes)
     output.metrics(check_parameters(settings.model, expected, framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    batch = framework.place(drawn_batch(sizes, settings.image_size, settings.batch_size, rng))
+    batch = framework.place(images.batch(sizes, settings.image_size, rng, settings.batch_size))
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     peaks = DevicePeaks(framework)
@@ -93,13 +94,6 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
         values += phase_values
         summary |= metrics
     write_run_files(spec, framework, values, summary, output)
-
-
-def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
-    """Draw a batch of random images."""
-    images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
-    labels = rng.integers(0, sizes.classes, rows, dtype=np.int32)
-    return Batch((images,), labels, np.ones(rows, np.float32))
 
 
 def _infer(

@@ -47,7 +47,7 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
 
 def _check_model(name: str, settings: Settings) -> None:
     module = models.spec(name)
-    if not module.has_random_inputs:
+    if not (module.takes_images or module.SIZES):
         raise UsageError(ErrorCode.UNSUPPORTED, f"models={name}: it has no random inputs")
     networks.check_siblings(name, settings.frameworks, "models")
     if module.takes_images:

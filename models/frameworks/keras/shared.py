@@ -16,10 +16,9 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
-    ErrorCode,
-    ModelError,
     OptimizerConfig,
     Weights,
+    check_weights,
 )
 from models.frameworks.devices import FrameworkOnDevice
 
@@ -120,16 +119,9 @@ class KerasFramework(FrameworkOnDevice):
 
     def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None:
         slots = _slots(optimizer)
-        for name in state:
-            if name not in slots:
-                raise ModelError(
-                    ErrorCode.CONFLICT,
-                    f"optimizer state: {name!r} belongs to no weight of the network",
-                )
-        for name, variable in slots.items():
-            if name not in state:
-                raise ModelError(ErrorCode.MISSING_VALUE, f"optimizer state: {name!r} is missing")
-            variable.assign(state[name])
+        check_weights(state, {name: tuple(slot.shape) for name, slot in slots.items()})
+        for name, slot in slots.items():
+            slot.assign(state[name])
 
     def place(self, batch: Batch) -> Batch:
         targets, weights = self.place_inputs((batch.targets, batch.weights))

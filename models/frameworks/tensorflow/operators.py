@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-LSTMS = ("block", "block-v2")
-
 
 def scan(*arguments: Any) -> Any:
     import tensorflow as tf

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from experiments.config import virtual_environments
+from experiments.config.race_file import Conditions
 from experiments.config.virtual_environments import VirtualEnvironment
 from experiments.workloads.command import environments
-from experiments.workloads.command.environments import Environment, EnvironmentRequest
+from experiments.workloads.command.environments import Environment
 from tests.conftest import ROOT, wait_for
 from tests.experiments.command.packages import install_only_from, make_tiny
 from tests.experiments.command.repository import commit, git, worktrees
@@ -42,9 +43,9 @@ def make(
     progress: Callable[[str], None] = lambda _: None,
     **fields: str,
 ) -> Environment:
-    request = EnvironmentRequest(requirements, **fields)
+    level = Conditions(requirements=requirements, **fields)
     cache = tmp_path / "cache"
-    return environments.make(request, cwd=cwd or tmp_path, cache=cache, progress=progress)
+    return environments.make(level, cwd=cwd or tmp_path, cache=cache, progress=progress)
 
 
 def run(environment: Environment, code: str, **options: str) -> str:
@@ -106,9 +107,10 @@ def test_killed_creation_is_not_used_and_a_second_process_waits(
     script = """
 import sys
 from pathlib import Path
+from experiments.config.race_file import Conditions
 from experiments.workloads.command import environments
-request = environments.EnvironmentRequest(("tiny==1.0",))
-made = environments.make(request, cwd=Path(), cache=Path("cache"), progress=print)
+level = Conditions(requirements=("tiny==1.0",))
+made = environments.make(level, cwd=Path(), cache=Path("cache"), progress=print)
 print(made.packages["tiny"])
 """
     command = [sys.executable, "-c", script]
@@ -254,9 +256,10 @@ def make_and_die(repository: Path, *, of_jobs: bool = False) -> str:
     script = f"""
 import os, signal
 from pathlib import Path
+from experiments.config.race_file import Conditions
 from experiments.workloads.command import environments
-request = environments.EnvironmentRequest(commit="v1", of_jobs={of_jobs})
-environments.make(request, cwd=Path(), cache=Path("../cache"), progress=print)
+options = {{"cwd": Path(), "cache": Path("../cache"), "of_jobs": {of_jobs}}}
+environments.make(Conditions(commit="v1"), progress=print, **options)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(
@@ -300,7 +303,7 @@ def test_worktree_of_jobs_outlives_a_killed_process_for_a_week(
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
-        *(("repository", name) for name in ("v9", "-v", "v1:sub", "", "--all")),
+        *(("repository", name) for name in ("v9", "-v", "v1:sub", "--all")),
         ("repository/later", "v1"),  # the commit has no such folder
         (".", "v1"),  # no repository
     ],

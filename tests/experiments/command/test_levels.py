@@ -18,7 +18,6 @@ from experiments.planning import treatments
 from experiments.run import preparation
 from experiments.workloads.command import environments
 from tests.conftest import Place
-from tests.experiments import small_campaigns
 from tests.experiments.command.packages import (
     install_only_from,
     make_tiny,
@@ -172,23 +171,3 @@ def test_preferred_versions_hold_where_the_level_allows_them(
         installed = virtual_environments.installed(virtual_environments.python_of(place))
         expected = dict.fromkeys(("beside", "framework", "inner"), version) | {"shared": "1.0"}
         assert installed.items() >= expected.items()
-
-
-@pytest.mark.slow
-def test_two_releases_of_a_framework_are_measured_in_the_same_blocks(place: Place) -> None:
-    """Needs a package index, and 5 GB in the cache."""
-    levels = "tensorflow==2.20.0,tensorflow==2.21.0"
-    options = {"levels": levels, "blocks": "2", "steps_per_epoch": "5"}
-    small_campaigns.run(place, "lenet", **options)
-    runs = [run for run in Store(place.uri).runs("lenet") if run.tags.get("kind") == "cell"]
-    assert len(runs) == 4
-    for run in runs:
-        assert run.params["version"] == f"tensorflow=={run.tags['version.tensorflow']}"
-    (folder,) = place.journal.iterdir()
-    for path in folder.glob("cells/*/*/environment.json"):  # what the framework itself reports
-        environment = json.loads(path.read_text())
-        version = environment["packages"]["tensorflow"]
-        assert f"tensorflow-{version}" in path.parents[1].name
-        assert environment["framework"]["tensorflow"] == version
-    rows = json.loads((folder / "parity.json").read_text())
-    assert {row["equal"] for row in rows} == {True}

@@ -24,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> CaptionData:
 
 def batches(data: CaptionData, split: Split, size: int, **options: Any) -> Iterator[Batch]:
     features = np.load(data.folder / "features.npy")
-    return epoch(data, features, split=split, batch_size=size, **options)
+    return epoch(data, features, data.captions_of(split), batch_size=size, **options)
 
 
 def word_pairs(batch: Batch) -> Iterator[Pair]:

@@ -87,19 +87,3 @@ def test_files_of_the_how_to_are_prepared(tmp_path: Path, monkeypatch: pytest.Mo
         recorded = [data.tags[tag] for data in prepared.of_treatment.values()]
         assert all(map(str.startswith, recorded, values)), recorded
     environments.remove_worktrees(project)
-
-
-@pytest.mark.slow
-def test_two_releases_of_a_library_are_compared(place: Place) -> None:
-    """Needs a package index."""
-    (place.folder / "work.py").write_text("import numpy\n")
-    levels = [
-        f'[levels."{release}"]\ncommand = "python work.py"\nrequirements = ["numpy=={release}"]'
-        for release in RELEASES
-    ]
-    (place.folder / "race.toml").write_text("\n".join(levels))
-    races.run(place, file="race.toml", blocks="2")
-    runs = races.by_level(place)
-    assert {name: races.tags(run)["version.numpy"] for name, run in runs.items()} == dict(
-        zip(RELEASES, RELEASES, strict=True)
-    )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.workloads.command import reported, script_runs
-from experiments.workloads.command.script_runs import NESTED
+from experiments.workloads.command import reported
+from experiments.workloads.command.reported import NESTED
 from tracking.records import Point, StoredRun
 from tracking.redaction import Redaction
 
@@ -80,7 +80,7 @@ class Runs:
 )
 def test_several_runs_of_a_script(summary: str, value: float | None) -> None:
     outcomes = {"acc": {"better": "higher", "regex": "", "summary": summary}}
-    metrics, tags = script_runs.collect("cell-1", {"outcomes": outcomes}, Runs())
+    metrics, tags = reported.collect_runs("cell-1", {"outcomes": outcomes}, Runs())
     assert metrics.get("acc") == value
     assert (metrics["early"], metrics["deep"]) == (1.0, 4.0)
     assert not any(name.startswith("system/") for name in metrics)
