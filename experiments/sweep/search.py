@@ -6,7 +6,7 @@ import importlib.util
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -101,14 +101,12 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
         ) from None
 
 
-def create(storage: RDBStorage, name: str, goal: Goal, attributes: Mapping[str, Any]) -> Study:
+def create(storage: RDBStorage, name: str, goal: Goal) -> Study:
     directions: list[Literal["minimize", "maximize"]] = [
         "maximize" if objective.direction == "max" else "minimize" for objective in goal.objectives
     ]
     study = optuna.create_study(storage=storage, study_name=name, directions=directions)
     study.set_metric_names([objective.metric for objective in goal.objectives])
-    for key, value in attributes.items():
-        study.set_user_attr(key, value)
     return study
 
 
@@ -159,12 +157,6 @@ def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         for number in RetryHeartbeatStaleTrialCallback.retry_history(trial)
     }
     return [trial for trial in trials if trial.number not in retried]
-
-
-def requeue(study: Study, trial: Trial) -> None:
-    """Let a trial that was stopped from outside wait for another run."""
-    frozen = study.get_trials(deepcopy=False)[trial.number]
-    RetryHeartbeatStaleTrialCallback()(study, frozen)
 
 
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
