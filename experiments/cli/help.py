@@ -103,17 +103,13 @@ def _beside(head: str, text: str, column: int = COLUMN) -> list[str]:
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:
-    space = " " * indent
+    import shutil  # it imports archive libraries, which the overview does not need
+
+    space, columns = " " * indent, shutil.get_terminal_size().columns - 1
     return textwrap.wrap(
         text,
-        max(_columns(), indent + 10),
+        max(columns, indent + 10),
         initial_indent=space,
         subsequent_indent=space,
         break_on_hyphens=False,
     )
-
-
-def _columns() -> int:
-    import shutil  # it imports archive libraries, which the overview does not need
-
-    return shutil.get_terminal_size().columns - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import optuna
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization import matplotlib as visualization
 
 from experiments.comparison.report import wording
@@ -72,7 +72,7 @@ def _figures_of_trials(study: Study) -> Iterator[Figure]:
                 visualization.plot_pareto_front,
                 study,
                 target_names=names,
-                targets=lambda trial, pair=pair: [trial.values[at] for at in pair],
+                targets=partial(_values, pair),
             ),
         )
     plots: list[tuple[str, str, Any]] = [
@@ -86,6 +86,14 @@ def _figures_of_trials(study: Study) -> Iterator[Figure]:
     for title, caption, function in plots:
         for at, label in enumerate(labels):
             # without a target, the history of a single objective has a line of the best values
-            target = (lambda trial, at=at: trial.values[at]) if len(labels) > 1 else None
+            target = partial(_value, at) if len(labels) > 1 else None
             plot = partial(function, study, target=target, target_name=label)
             yield draw_with_pyplot(title, caption, plot)
+
+
+def _value(position: int, trial: FrozenTrial) -> float:
+    return float(trial.values[position])
+
+
+def _values(positions: tuple[int, ...], trial: FrozenTrial) -> tuple[float, ...]:
+    return tuple(trial.values[at] for at in positions)
