@@ -40,11 +40,10 @@ def _cells(forecast: Forecast) -> list[str]:
     return [head, *_shortened(orders, MAX_BLOCKS_SHOWN, most)]
 
 
-def _left_out(lines: Sequence[str]) -> list[str]:
-    if not lines:
-        return []
-    shown = _shortened([f"  {line}" for line in lines], MAX_LEFT_OUT_SHOWN, len(lines))
-    return [f"left out   {len(lines):,}, each with the reason:", *shown]
+def _left_out(lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"left out   {len(lines):,}, each with the reason:"
+        yield from _shortened([f"  {line}" for line in lines], MAX_LEFT_OUT_SHOWN, len(lines))
 
 
 def _shortened(lines: Sequence[str], count: int, total: int) -> list[str]:

@@ -51,7 +51,12 @@ def page(entry: Entry, words: Sequence[str]) -> str:
         UsageError: for a preset that does not exist.
     """
     is_complete = ALL in words
-    preset = settings.of_preset(entry.presets, _partial_options(entry, words))
+    rest = [word for word in words if word not in ("-h", "--help", ALL)]
+    try:
+        options = arguments.options(rest, entry)
+    except UsageError:  # they are not complete yet
+        options = {}
+    preset = settings.of_preset(entry.presets, options)
     fields = settings.for_users(entry.settings)
     shown = [field for field in fields if is_complete or not field.metadata["advanced"]]
     usage = f"usage: evenhand {entry.name} [--setting value] …"
@@ -73,15 +78,6 @@ def page(entry: Entry, words: Sequence[str]) -> str:
     if not is_complete:
         lines += ["", *_wrapped(f"all {len(fields)} settings: evenhand {entry.name} --help {ALL}")]
     return "\n".join(lines)
-
-
-def _partial_options(entry: Entry, words: Sequence[str]) -> dict[str, str]:
-    """Return the options of a call, or none if they are not complete yet."""
-    rest = [word for word in words if word not in ("-h", "--help", ALL)]
-    try:
-        return arguments.options(rest, entry)
-    except UsageError:
-        return {}
 
 
 def _description(field: Field[Any], entry: Entry) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import optuna
-from optuna.distributions import CategoricalDistribution, IntDistribution
+from optuna.distributions import IntDistribution
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
@@ -162,13 +162,12 @@ def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for dimension in dimensions:
-        name, kind = dimension.name, cast(Any, dimension.distribution)
-        if isinstance(kind, CategoricalDistribution):
+        name, kind = dimension.name, dimension.distribution
+        if dimension.choices:
             values[name] = cast(Value, trial.suggest_categorical(name, dimension.choices))
         else:
-            draw: Any = trial.suggest_float
-            if isinstance(kind, IntDistribution):
-                draw = trial.suggest_int
+            is_whole = isinstance(kind, IntDistribution)
+            draw: Any = trial.suggest_int if is_whole else trial.suggest_float
             values[name] = draw(name, kind.low, kind.high, step=kind.step, log=kind.log)
     return values
 

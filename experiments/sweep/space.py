@@ -33,13 +33,14 @@ class Dimension:
 
     name: as the user wrote it.
     field: the setting that it fills; if `several`, as a tuple of one (framework: frameworks).
+    distribution: Optuna's; its bounds are those of the kinds that `parse` makes.
     length: of a batch size, the length of its training.
     """
 
     name: str
     field: str
     several: bool
-    distribution: BaseDistribution
+    distribution: Any
     length: Length | None = None
 
     @property
@@ -50,15 +51,14 @@ class Dimension:
     @property
     def extremes(self) -> tuple[Value, ...]:
         """Choices of a categorical setting, or both ends of a range."""
-        kind: Any = self.distribution
-        return self.choices or (kind.low, kind.high)
+        return self.choices or (self.distribution.low, self.distribution.high)
 
     def settled(self, value: Value) -> dict[str, Any]:
         settings = self.length.settings(int(value)) if self.length else {}
         return {**settings, self.field: (value,) if self.several else value}
 
     def sizes(self) -> list[int]:
-        kind: Any = self.distribution
+        kind = self.distribution
         return sorted(map(int, self.choices or range(kind.low, kind.high + 1, kind.step)))
 
     def grid(self) -> tuple[Value, ...]:
@@ -69,7 +69,7 @@ class Dimension:
         """
         if self.choices:
             return self.choices
-        kind: Any = self.distribution
+        kind = self.distribution
         if isinstance(kind, IntDistribution) and kind.log:
             doublings = range(int(math.log2(kind.high / kind.low)) + 1)
             sizes = [kind.low * 2**power for power in doublings]

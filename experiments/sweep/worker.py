@@ -87,7 +87,12 @@ class Worker:
         try:
             with recorder.signals():
                 recorder.warn(tuple(recorder.warnings))
-                self._run_trials()
+                self.display.expect(self._missing())
+                if self.request.base.on_cluster:
+                    self._run_jobs()
+                else:
+                    count = self.request.trials
+                    search.run_until(self.study, count, self._trials.run, self._wait)
             if not self._joined:
                 return self._conclude()
             recorder.leave()
@@ -102,13 +107,6 @@ class Worker:
         except BaseException as error:
             self._leave(RunOutcome.FAILED, f"{type(error).__name__}: {error}")
             raise
-
-    def _run_trials(self) -> None:
-        self.display.expect(self._missing())
-        if self.request.base.on_cluster:
-            self._run_jobs()
-        else:
-            search.run_until(self.study, self.request.trials, self._trials.run, self._wait)
 
     def _run_jobs(self) -> None:
         """Run workers as jobs of a cluster until no trial is missing, each from its node.

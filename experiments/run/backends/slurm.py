@@ -79,7 +79,13 @@ class SlurmTask:
         campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
         recorder = campaign.recorder
         try:
-            self._run(campaign)
+            prepare_node(recorder, self.prepared.settings)
+            backend = local_backend(campaign)
+            with recorder.signals():
+                campaign.schedule.recall(self._results())
+                backend.extract(self._missing_before())
+                for _ in backend.blocks(self.blocks):
+                    pass
         except Interrupted:  # no result: the campaign's process asks Slurm for the reason
             recorder.leave()
             sys.exit(128 + STOP.number)
@@ -89,15 +95,6 @@ class SlurmTask:
             )
         recorder.leave()
         return records.size
-
-    def _run(self, campaign: Campaign) -> None:
-        prepare_node(campaign.recorder, self.prepared.settings)
-        backend = local_backend(campaign)
-        with campaign.recorder.signals():
-            campaign.schedule.recall(self._results())
-            backend.extract(self._missing_before())
-            for _ in backend.blocks(self.blocks):
-                pass
 
     def _missing_before(self) -> Sequence[Job]:
         """Return the jobs ahead of the blocks, without warm-ups that this node has had."""
