@@ -19,7 +19,6 @@ PROGRAMS = {
     "nginx-light": ("nginx", "openssl"),
     "postgresql": ("initdb",),
     "slurm-wlm": (
-        "munged",
         "slurmctld",
         "slurmd",
         "sbatch",

@@ -1,11 +1,10 @@
-"""Slurm on loopback: munged, slurmctld and several slurmd that share this machine's files."""
+"""Slurm on loopback: slurmctld and several slurmd that share this machine's files."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import platform
-import secrets
 import shutil
 import signal
 import socket
@@ -17,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tests import debian
 
 CONF = """ClusterName=evenhand
@@ -24,10 +25,10 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={port}
-AuthType=auth/munge
+AuthType=auth/none
 # A requeued job waits as long as its credential lives: two minutes by default.
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
-CredType=cred/munge
+AuthInfo=cred_expire=5
+CredType=cred/none
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -61,11 +62,11 @@ NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=
 
 @dataclass
 class Slurm:
-    """Running cluster with the partition `main`; its nodes have the ports after `port`."""
+    """Running cluster with the partition `main`; `ports` of the controller and of each node."""
 
     folder: Path
     nodes: tuple[str, ...]
-    port: int
+    ports: list[int]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -128,26 +129,20 @@ class Slurm:
 
     def kill_node(self, name: str) -> None:
         """Kill the daemon and all that runs on the node, as a power loss would."""
-        _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
+        _kill_all(SLURM_CONF=f"{self.folder}/slurm.conf", SLURMD_NODENAME=name)
 
     def start(self) -> None:
         folder, host = self.folder, platform.node().partition(".")[0]
-        for name in ("state", "log", "munge", *(f"spool-{node}" for node in self.nodes)):
+        for name in ("state", "log", *(f"spool-{node}" for node in self.nodes)):
             (folder / name).mkdir()
-        (folder / "munge").chmod(0o711)
-        key = folder / "munge" / "key"
-        key.touch(mode=0o600)
-        key.write_bytes(secrets.token_bytes(1_024))
-        names = enumerate(self.nodes, start=self.port + 1)
-        nodes = [NODE.format(name=name, host=host, port=port) for port, name in names]
-        values = {"host": host, "user": getpass.getuser(), "folder": folder, "port": self.port}
+        ports = zip(self.nodes, self.ports[1:], strict=True)
+        nodes = [NODE.format(name=name, host=host, port=port) for name, port in ports]
+        values = {"host": host, "user": getpass.getuser(), "folder": folder, "port": self.ports[0]}
         conf = CONF.format(**values, nodes=",".join(self.nodes)).split("PartitionName")
         (folder / "slurm.conf").write_text(f"{conf[0]}{''.join(nodes)}PartitionName{conf[1]}")
         prolog = f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n"
         (folder / "prolog").write_text(prolog)
         (folder / "prolog").chmod(0o755)
-        files = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
-        self._begin("munged", "--force", f"--socket={folder}/munge/socket", *files)
         self.start_controller("-c")
         for name in self.nodes:
             self.start_node(name)
@@ -172,41 +167,29 @@ class Slurm:
 
 @contextmanager
 def running(nodes: int = 2) -> Iterator[Slurm]:
-    # munge refuses a folder below a closed one
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
-    folder.chmod(0o755)
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
-    cluster = Slurm(folder, names, _free_port(nodes))
+    with ExitStack() as stack:
+        probes = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(nodes + 1)
+        ]
+        ports = [probe.getsockname()[1] for probe in probes]
+    cluster = Slurm(folder, names, ports)
     try:
         cluster.start()
         yield cluster
     finally:
-        _kill_all(f"SLURM_CONF={folder}/slurm.conf")
+        _kill_all(SLURM_CONF=f"{folder}/slurm.conf")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill_all(*variables: str) -> None:
+def _kill_all(**variables: str) -> None:
     """Kill every process with these variables, Slurm's first: it would report the others."""
-    processes = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                environment = (entry / "environ").read_bytes().split(b"\0")
-                if all(variable.encode() in environment for variable in variables):
-                    is_ours = b"slurm" not in (entry / "cmdline").read_bytes()
-                    processes.append((is_ours, int(entry.name)))
-    for _, process in sorted(processes):
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-
-
-def _free_port(nodes: int) -> int:
-    """Return the first of a row of ports that no process listens to."""
-    while True:
-        with suppress(OSError, OverflowError), ExitStack() as probes:
-            first = 0
-            for offset in range(nodes + 1):
-                probe = probes.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", first + offset if first else 0))
-                first = first or probe.getsockname()[1]
-            return first
+    processes = [
+        process
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if variables.items() <= (process.info["environ"] or {}).items()
+    ]
+    for process in sorted(processes, key=lambda each: "slurm" not in str(each.info["cmdline"])):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

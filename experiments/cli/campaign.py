@@ -14,6 +14,7 @@ from experiments.config import interpreters, variation
 from experiments.config.stopping import STOP
 
 if TYPE_CHECKING:
+    from experiments.comparison.judgement import ComparisonResult
     from experiments.comparison.verdicts.conditions import Condition
     from experiments.comparison.verdicts.findings import Comparison
     from experiments.config.console import Display
@@ -84,16 +85,17 @@ def print_conclusion(conclusion: Conclusion, display: Display) -> None:
     # the judged ones contain those of the cells, which the start of the campaign has printed
     warnings = map(str, answer.comparison.warnings) if answer else recorder.warnings
     print_warnings(warnings, display)
-    print_tables(conclusion, display)
+    if answer:
+        print_answer(answer, display)
     sentences = conclusion.sentences
     for line in answer.card.without_answer(sentences) if answer else sentences:
         display.say(line)
     if answer:
         print_conditions(conclusion.conditions, answer.comparison, display)
-    path = conclusion.answer.report if conclusion.answer else None
     display.say("")
     if answer and answer.card.advice:  # a command is copied from a line of its own
         display.say(str(answer.card.advice))
+    path = answer.report if answer else None
     display.say(f"report     {path or 'none: nothing to compare'}")
     if not conclusion.all_ok:
         display.say(f"continue   {recorder.resume_command}")
@@ -145,12 +147,12 @@ def print_conditions(
         display.say(line, style="bold red")
 
 
-def print_tables(conclusion: Conclusion, display: Display) -> None:
+def print_answer(answer: ComparisonResult, display: Display) -> None:
+    """Print the card and the table of a comparison."""
     from experiments.comparison.report import rendering, writing
 
-    if answer := conclusion.answer:
-        display.console.print(rendering.terminal_card(answer.card), "")
-        display.console.print(writing.terminal(answer.comparison), "")
+    table = writing.terminal(answer.comparison)
+    display.console.print(rendering.terminal_card(answer.card), "", table, "")
 
 
 def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None:

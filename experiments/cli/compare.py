@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
-from experiments.cli.campaign import print_conditions, print_warnings, verdict_code
+from experiments.cli.campaign import print_answer, print_conditions, print_warnings, verdict_code
 from experiments.cli.settings import Compare
 from experiments.config import shell
 from experiments.config.console import Display
@@ -85,7 +85,12 @@ def run(settings: Compare, display: Display) -> int:
     for line in notes:
         display.say(line)
     if settings.format == "table":
-        _print(answer, display)
+        print_warnings(map(str, answer.comparison.warnings), display)
+        print_answer(answer, display)
+        for line in answer.card.without_answer(answer.sentences):
+            display.say(line)
+        display.say("")
+        display.say(f"report     {answer.report}")
     else:
         print(plain.visible(answer.text(settings.format)), end="")
     print_conditions(failing, answer.comparison, display)
@@ -96,18 +101,6 @@ def run(settings: Compare, display: Display) -> int:
     if settings.format == "table":
         display.say(f"MLflow UI  {page}")
     return verdict_code(failing, answer.comparison)
-
-
-def _print(answer: ComparisonResult, display: Display) -> None:
-    from experiments.comparison.report import rendering, writing
-
-    print_warnings(map(str, answer.comparison.warnings), display)
-    table = writing.terminal(answer.comparison)
-    display.console.print(rendering.terminal_card(answer.card), "", table, "")
-    for line in answer.card.without_answer(answer.sentences):
-        display.say(line)
-    display.say("")
-    display.say(f"report     {answer.report}")
 
 
 def _select(store: Store, settings: Compare) -> Selection:

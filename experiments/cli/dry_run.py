@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from experiments.comparison.report import wording
 from experiments.config import durations
-from experiments.run.forecast import Detectable, Forecast
+from experiments.run.forecast import Forecast
 
 MAX_BLOCKS_SHOWN = 12
 MAX_LEFT_OUT_SHOWN = 20
@@ -40,11 +40,10 @@ def _cells(forecast: Forecast) -> list[str]:
     return [head, *_shortened(orders, MAX_BLOCKS_SHOWN, most)]
 
 
-def _left_out(lines: Sequence[str]) -> list[str]:
-    if not lines:
-        return []
-    shown = _shortened([f"  {line}" for line in lines], MAX_LEFT_OUT_SHOWN, len(lines))
-    return [f"left out   {len(lines):,}, each with the reason:", *shown]
+def _left_out(lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"left out   {len(lines):,}, each with the reason:"
+        yield from _shortened([f"  {line}" for line in lines], MAX_LEFT_OUT_SHOWN, len(lines))
 
 
 def _shortened(lines: Sequence[str], count: int, total: int) -> list[str]:
@@ -83,14 +82,11 @@ def _detectable(forecast: Forecast) -> Iterator[str]:
         needed = "both sides of three blocks with these settings on this machine"
         yield f"detectable not known: the last campaign here lacks {needed}"
     for number, effect in enumerate(forecast.detectable):
-        yield f"{'' if number else 'detectable':<11}{_effect(effect)}"
-
-
-def _effect(effect: Detectable) -> str:
-    finding, row = effect.finding, effect.finding.row
-    value, sd = (wording.amount(share, finding) for share in (effect.value, effect.sd))
-    return (
-        f"{wording.describe_outcome(finding)}, {row.b} against {row.a}: {value} after "
-        f"{wording.blocks(effect.after)} in 80 % of campaigns (SD of a block {sd}, "
-        f"{wording.blocks(len(finding.pairs))})"
-    )
+        finding, row = effect.finding, effect.finding.row
+        value, sd = (wording.amount(share, finding) for share in (effect.value, effect.sd))
+        yield (
+            f"{'' if number else 'detectable':<11}{wording.describe_outcome(finding)}, "
+            f"{row.b} against {row.a}: {value} after "
+            f"{wording.blocks(effect.after)} in 80 % of campaigns (SD of a block {sd}, "
+            f"{wording.blocks(len(finding.pairs))})"
+        )

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from experiments import studies
-from experiments.cli import commands
+from experiments.cli import campaign, commands
 from experiments.config.settings import for_users, parse
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError, suggestion
@@ -55,7 +55,8 @@ def load(name: str) -> Entry:
         )
     if name not in commands.available():
         study = studies.load(name)
-        return Entry(name, study.title, study.settings, partial(_run_study, name), study.presets)
+        run = partial(campaign.run_study, name)
+        return Entry(name, study.title, study.settings, run, study.presets)
     command = commands.load(name)
     with_others = studies.available() if command.of_experiment else ()
     return Entry(
@@ -81,9 +82,3 @@ def _run_command(command: commands.Command, texts: Mapping[str, str]) -> int:
             return command.run(settings, display)
         others = {name: text for name, text in texts.items() if name not in names}
         return command.run(settings, others, display)
-
-
-def _run_study(name: str, texts: Mapping[str, str]) -> int:
-    from experiments.cli import campaign
-
-    return campaign.run_study(name, texts)

@@ -51,7 +51,12 @@ def page(entry: Entry, words: Sequence[str]) -> str:
         UsageError: for a preset that does not exist.
     """
     is_complete = ALL in words
-    preset = settings.of_preset(entry.presets, _partial_options(entry, words))
+    rest = [word for word in words if word not in ("-h", "--help", ALL)]
+    try:
+        options = arguments.options(rest, entry)
+    except UsageError:  # they are not complete yet
+        options = {}
+    preset = settings.of_preset(entry.presets, options)
     fields = settings.for_users(entry.settings)
     shown = [field for field in fields if is_complete or not field.metadata["advanced"]]
     usage = f"usage: evenhand {entry.name} [--setting value] …"
@@ -75,15 +80,6 @@ def page(entry: Entry, words: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _partial_options(entry: Entry, words: Sequence[str]) -> dict[str, str]:
-    """Return the options of a call, or none if they are not complete yet."""
-    rest = [word for word in words if word not in ("-h", "--help", ALL)]
-    try:
-        return arguments.options(rest, entry)
-    except UsageError:
-        return {}
-
-
 def _description(field: Field[Any], entry: Entry) -> str:
     """Return the whole help of a setting, with its choices or bounds."""
     rules = field.metadata
@@ -103,17 +99,13 @@ def _beside(head: str, text: str, column: int = COLUMN) -> list[str]:
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:
-    space = " " * indent
+    import shutil  # it imports archive libraries, which the overview does not need
+
+    space, columns = " " * indent, shutil.get_terminal_size().columns - 1
     return textwrap.wrap(
         text,
-        max(_columns(), indent + 10),
+        max(columns, indent + 10),
         initial_indent=space,
         subsequent_indent=space,
         break_on_hyphens=False,
     )
-
-
-def _columns() -> int:
-    import shutil  # it imports archive libraries, which the overview does not need
-
-    return shutil.get_terminal_size().columns - 1

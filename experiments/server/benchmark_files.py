@@ -54,7 +54,6 @@ class Process:
         place: Of its level among those of the file, from 0.
         values: Of each metric.
         start_ms: None if the file does not have it.
-        tags: Further tags of its run.
     """
 
     level: str
@@ -70,6 +69,10 @@ class Process:
     @property
     def medians(self) -> dict[str, float]:
         return {key: statistics.median(values) for key, values in self.values.items()}
+
+
+# Yields the processes of a file's content; gets the level that the call names, and the file's name.
+Reader = Callable[[Any, str, str], Iterator[Process]]
 
 
 def import_files(format: str, files: Sequence[str], experiment: str, display: Display) -> str:
@@ -169,14 +172,14 @@ def _check(records: Sequence[Record], store: Store, experiment: str) -> None:
             )
 
 
-def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str) -> list[Process]:
+def _read(read: Reader, format: str, text: str) -> list[Process]:
     level, equals, path = text.partition("=")
     if not equals or os.path.exists(text):
         level, path = "", text
     label = f"{format} file {plain.path(path)}"
     try:
         content = json.loads(read_file(Path(path), label, MAX_BYTES))
-        processes = list(read(content, level or Path(path).stem))
+        processes = list(read(content, level, Path(path).stem))
         numbers = [
             number
             for process in processes
@@ -185,8 +188,6 @@ def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str)
         ]
         if not numbers or not all(map(math.isfinite, numbers)):
             raise ValueError("it has no values, or values that are not finite")
-        if format == "hyperfine" and level and len({process.level for process in processes}) > 1:
-            raise ValueError(f"it has several commands, so {level}= cannot name one")
     except (
         *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
         OverflowError,
@@ -195,12 +196,10 @@ def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str)
         raise UsageError(
             ErrorCode.UNREADABLE, f"{label} cannot be read: {reason}; {EXPECTED[format]}"
         ) from None
-    if format == "hyperfine" and level:
-        processes = [replace(process, level=level) for process in processes]
     return processes
 
 
-def _pyperf(content: Any, level: str) -> Iterator[Process]:
+def _pyperf(content: Any, level: str, stem: str) -> Iterator[Process]:
     """Yield the processes of a suite; those that calibrate have no values."""
     for benchmark in content["benchmarks"]:
         shared = {**content.get("metadata", {}), **benchmark.get("metadata", {})}
@@ -219,27 +218,28 @@ def _pyperf(content: Any, level: str) -> Iterator[Process]:
             machine = hashlib.sha256("".join(facts).encode()).hexdigest()[:12] if any(facts) else ""
             params = {BENCHMARK: str(metadata.get("name", "unnamed"))}
             values = {key: [float(value) for value in run["values"]]}
-            yield Process(level, 0, values, params, start, end, machine=machine)
+            yield Process(level or stem, 0, values, params, start, end, machine=machine)
 
 
-def _hyperfine(content: Any, level: str) -> Iterator[Process]:
+def _hyperfine(content: Any, level: str, _: str) -> Iterator[Process]:
     """Yield the processes of each command, which is a level by its name."""
-    del level  # of the file
+    if level and len({str(result["command"]) for result in content["results"]}) > 1:
+        raise ValueError(f"it has several commands, so {level}= cannot name one")
     for place, result in enumerate(content["results"]):
         codes = result.get("exit_codes") or [0] * len(result["times"])
         for seconds, code in zip(result["times"], codes, strict=True):
             values = {"wall_seconds": [float(seconds)]}
-            yield Process(str(result["command"]), place, values, ok=code == 0)
+            yield Process(level or str(result["command"]), place, values, ok=code == 0)
 
 
-def _list(content: Any, level: str) -> Iterator[Process]:
+def _list(content: Any, level: str, stem: str) -> Iterator[Process]:
     """Yield the entries of a list, a process each."""
     for entry in content:
         values = {str(key): [float(value)] for key, value in entry["metrics"].items()}
         params = {str(key): str(value) for key, value in entry.get("params", {}).items()}
         times = [entry.get(name) for name in ("start_ms", "end_ms")]
         start, end = (None if time is None else int(time) for time in times)
-        name, block = str(entry.get("level", level)), str(entry.get("block", ""))
+        name, block = str(entry.get("level", level or stem)), str(entry.get("block", ""))
         yield Process(name, 0, values, params, start, end, block)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.config import shell
@@ -16,16 +14,6 @@ from tracking.reader import Unreachable
 from tracking.store import Store
 
 
-@dataclass
-class ReplayResult:
-    """Result of one journal. `waiting`: records that were not sent, because of `trouble`."""
-
-    refused: list[str] = field(default_factory=list)
-    damaged: Damages = field(default_factory=dict)
-    waiting: int = 0
-    trouble: str = ""
-
-
 def replay(folder: Path, display: Display) -> bool:
     """Send a journal, or those of a folder. Return whether the server has everything then.
 
@@ -35,20 +23,36 @@ def replay(folder: Path, display: Display) -> bool:
     folders = _journals(folder)
     store = Store()
     store.check()
-    results: list[ReplayResult] = []
-    away = ""
+    refused, damaged, troubles = list[str](), list[str](), list[str]()
+    sent, waiting, away = 0, 0, ""
     for number, path in enumerate(folders):
         display.step("replay", number, len(folders))
         if away:
-            results.append(ReplayResult(waiting=journal.count(path), trouble=away))
+            waiting += journal.count(path)
             continue
-        results.append(_send(store, path))
-        away = results[-1].trouble if results[-1].waiting else ""
+        offset, set_aside = 0, Damages()
+        try:
+            store.expect(journal.opened_runs(path, set_aside), journal.experiment(path))
+            records, after = journal.read(path)
+            while after != offset:
+                refused += store.apply(records, path)
+                offset = after
+                records, after = journal.read(path, offset)
+            with contextlib.suppress(OSError):  # a read-only journal
+                journal.mark_delivered(path, offset, store.uri)
+            sent += 1
+        except Unreachable as error:
+            waiting, away = journal.count(path, offset), str(error)
+        except (UsageError, OSError) as error:
+            troubles.append(str(error))
+        damaged += set_aside.values()
     display.rest()
-    lines = _lines(results, folder, store.uri)
+    reason = f"{waiting:,} records wait: {store.uri}: {away}" if away else ""
+    again = shell.command("replay", "--journal", str(folder))
+    lines = troubles + journal.delivery_troubles(refused, damaged, reason, again)
     for line in lines:
         display.say(f"! {line}")
-    sent, plural = sum(not result.trouble for result in results), "s" if len(folders) != 1 else ""
+    plural = "s" if len(folders) != 1 else ""
     display.say(f"{sent} of {len(folders)} journal{plural} sent to {store.uri}")
     return not lines
 
@@ -69,31 +73,3 @@ def _journals(folder: Path) -> list[Path]:
             f"give journal=DIR, a campaign's folder or one that holds several",
         )
     return folders
-
-
-def _send(store: Store, folder: Path) -> ReplayResult:
-    result, offset = ReplayResult(), 0
-    try:
-        store.expect(journal.opened_runs(folder, result.damaged), journal.experiment(folder))
-        records, after = journal.read(folder)
-        while after != offset:
-            result.refused += store.apply(records, folder)
-            offset = after
-            records, after = journal.read(folder, offset)
-        with contextlib.suppress(OSError):  # a read-only journal
-            journal.mark_delivered(folder, offset, store.uri)
-    except Unreachable as error:
-        result.waiting, result.trouble = journal.count(folder, offset), str(error)
-    except (UsageError, OSError) as error:
-        result.trouble = str(error)
-    return result
-
-
-def _lines(results: Sequence[ReplayResult], folder: Path, uri: str) -> list[str]:
-    damaged = [line for result in results for line in result.damaged.values()]
-    refused = [line for result in results for line in result.refused]
-    reason = next((result.trouble for result in results if result.waiting), "")
-    waiting = f"{sum(result.waiting for result in results):,} records wait: {uri}: {reason}"
-    again = shell.command("replay", "--journal", str(folder))
-    lines = [result.trouble for result in results if result.trouble and not result.waiting]
-    return lines + journal.delivery_troubles(refused, damaged, waiting if reason else "", again)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from experiments import studies
-from experiments.config import settings as settings_
+from experiments.config import settings
 from experiments.config.settings import CampaignSettings
 from experiments.metrics import BY_EPOCH, PER_STEP
 from experiments.planning import length
@@ -36,7 +37,8 @@ class SweepRequest:
         """Number of trials; a grid may have fewer points than requested."""
         if self.sweep.sampler != "grid":
             return self.sweep.trials
-        return min(self.sweep.trials, len(space.points(self.goal.dimensions)))
+        points = math.prod(len(dimension.grid()) for dimension in self.goal.dimensions)
+        return min(self.sweep.trials, points)
 
 
 def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
@@ -50,8 +52,11 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         UsageError: The request cannot be carried out.
     """
     module = studies.load(sweep.experiment)
-    # A preset may let cells take turns; a trial is a single cell.
-    base = studies.parse_settings(module, {"pairing": "sequential", **texts})
+    # A preset may let cells take turns, or shorten their training; a trial is a single cell.
+    of_trials = {"pairing": "sequential"}
+    if hasattr(module.settings, TRAINING_SECONDS):
+        of_trials[TRAINING_SECONDS] = "0"
+    base = studies.parse_settings(module, {**of_trials, **texts})
     unsupported = {
         "aa": base.aa,
         "inject_delay": base.inject_delay,
@@ -60,7 +65,7 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         "pairing": base.pairing != "sequential",
         "nodes": base.on_cluster and base.nodes_of_a_job > 1,
         # It shortens cells by the speed of all frameworks.
-        TRAINING_SECONDS: texts.get(TRAINING_SECONDS, "0") != "0",
+        TRAINING_SECONDS: getattr(base, TRAINING_SECONDS, 0),
     }
     for name, is_requested in unsupported.items():
         if is_requested:
@@ -68,9 +73,6 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
                 ErrorCode.UNSUPPORTED,
                 f"{name}: a trial is a single cell here; set it in a campaign of the experiment",
             )
-    full: dict[str, Any] = {TRAINING_SECONDS: 0.0}
-    if hasattr(base, TRAINING_SECONDS):  # a preset may set it
-        base = dataclasses.replace(base, **full)
     if base.on_cluster and base.nodes > 1 and not sweep.storage.startswith("postgresql"):
         raise UsageError(
             ErrorCode.MISSING_VALUE,
@@ -78,7 +80,11 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
             f"add storage=postgresql://user@host/database",
         )
     goal = _goal(sweep)
-    space.check(base, goal.dimensions)
+    for dimension in goal.dimensions:
+        for value in dimension.extremes:
+            settings.check(space.settled(base, (dimension,), {dimension.name: value}))
+        if sweep.sampler == "grid":
+            dimension.grid()  # raises for a continuous range
     searched = {dimension.field: dimension.choices for dimension in goal.dimensions}
     if searched.get("frameworks"):
         base = dataclasses.replace(base, frameworks=tuple(map(str, searched["frameworks"])))
@@ -91,8 +97,6 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
             f"pruner={sweep.pruner}: it needs a single objective with a value every epoch; "
             f"take loss, accuracy or train/loss, not {', '.join(metrics)}",
         )
-    if sweep.sampler == "grid":
-        space.points(goal.dimensions)  # raises for a continuous range
     first = {dimension.name: dimension.extremes[0] for dimension in goal.dimensions}
     point(sweep.experiment, base, goal.dimensions, first)  # raises for several cells
     return SweepRequest(sweep, base, goal)
@@ -155,7 +159,7 @@ def resumed(stored: Mapping[str, Any], sweep: Sweep, texts: Mapping[str, str]) -
     Raises:
         UsageError: for another change.
     """
-    before = settings_.from_values(Sweep, stored["sweep"])
+    before = settings.from_values(Sweep, stored["sweep"])
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(Sweep):
         old, new = getattr(before, field.name), getattr(sweep, field.name)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from experiments.comparison.report import rendering, wording
+from experiments.comparison.report.canvas import Figure
+from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
 from experiments.metrics import outcome
 from experiments.sweep import plots, search
 from experiments.sweep.search import Goal
+from experiments.sweep.settings import Sweep
 from experiments.sweep.space import Value
-
-if TYPE_CHECKING:
-    from experiments.comparison.report.canvas import Figure
-    from experiments.comparison.report.sections import Cell, Header, Section
 
 MAX_FRONT = 3  # trials of a Pareto front in a sentence
 
@@ -45,8 +43,6 @@ def sentences(trials: Sequence[FrozenTrial], best: Sequence[FrozenTrial], goal: 
 
 
 def format_quantities(values: Sequence[float], goal: Goal) -> str:
-    from experiments.comparison.report import wording
-
     return ", ".join(
         f"{objective.outcome.label} {wording.quantity(value, objective.outcome)}"
         for objective, value in zip(goal.objectives, values, strict=True)
@@ -66,32 +62,29 @@ def format_point(values: Mapping[str, Value], separator: str = " ") -> str:
     return separator.join(f"{name}={format_value(value)}" for name, value in values.items())
 
 
-@dataclass(frozen=True)
-class Head:
-    """Head of the page of a search. space: the setting `search`."""
-
-    experiment: str
-    space: str
-    sentences: Sequence[str]
-    warnings: Sequence[str] = ()
-
-
-def write_page(study: Study, folder: Path, head: Head, runs: Mapping[int, Cell]) -> list[str]:
+def write_page(
+    study: Study,
+    folder: Path,
+    sweep: Sweep,
+    lines: Sequence[str],
+    warnings: Sequence[str],
+    runs: Mapping[int, Cell],
+) -> list[str]:
     """Write `sweep.html`; return a line for every figure that is not drawn.
 
     Args:
         study: The search.
         folder: That gets the page.
-        head: Of the page.
+        sweep: Settings of the search.
+        lines: Sentences of its result.
+        warnings: Of the search.
         runs: Run id in MLflow by number of the trial; a missing one is shown as the journal's.
     """
-    from experiments.comparison.report import rendering
-
     figures, missing = plots.draw(study)
     notes = [f"Not drawn: {'; '.join(missing)}."] if missing else []
     body: list[Section | Figure] = [*figures, _trials(study, runs)]
-    title, question = f"Sweep of {head.experiment}", f"Searched: {head.space.replace(',', ', ')}"
-    document = rendering.SweepDocument(title, question, head.warnings, head.sentences, body, notes)
+    title, question = f"Sweep of {sweep.experiment}", f"Searched: {sweep.search.replace(',', ', ')}"
+    document = rendering.SweepDocument(title, question, warnings, lines, body, notes)
     page = rendering.render("sweep.html.j2", document=document)
     (folder / "sweep.html").write_text(page, encoding="utf-8")
     return missing
@@ -99,9 +92,6 @@ def write_page(study: Study, folder: Path, head: Head, runs: Mapping[int, Cell])
 
 def _trials(study: Study, runs: Mapping[int, Cell]) -> Section:
     """Return the table of all trials."""
-    from experiments.comparison.report import wording
-    from experiments.comparison.report.sections import Column, Line, Section
-
     trials = study.get_trials()
     settings = list(dict.fromkeys(name for trial in trials for name in trial.params))
     metrics = [outcome(name) for name in study.metric_names or ["objective"]]

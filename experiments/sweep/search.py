@@ -6,13 +6,13 @@ import importlib.util
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import optuna
-from optuna.distributions import CategoricalDistribution, IntDistribution
+from optuna.distributions import IntDistribution
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
@@ -101,14 +101,12 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
         ) from None
 
 
-def create(storage: RDBStorage, name: str, goal: Goal, attributes: Mapping[str, Any]) -> Study:
+def create(storage: RDBStorage, name: str, goal: Goal) -> Study:
     directions: list[Literal["minimize", "maximize"]] = [
         "maximize" if objective.direction == "max" else "minimize" for objective in goal.objectives
     ]
     study = optuna.create_study(storage=storage, study_name=name, directions=directions)
     study.set_metric_names([objective.metric for objective in goal.objectives])
-    for key, value in attributes.items():
-        study.set_user_attr(key, value)
     return study
 
 
@@ -161,22 +159,15 @@ def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [trial for trial in trials if trial.number not in retried]
 
 
-def requeue(study: Study, trial: Trial) -> None:
-    """Let a trial that was stopped from outside wait for another run."""
-    frozen = study.get_trials(deepcopy=False)[trial.number]
-    RetryHeartbeatStaleTrialCallback()(study, frozen)
-
-
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for dimension in dimensions:
-        name, kind = dimension.name, cast(Any, dimension.distribution)
-        if isinstance(kind, CategoricalDistribution):
+        name, kind = dimension.name, dimension.distribution
+        if dimension.choices:
             values[name] = cast(Value, trial.suggest_categorical(name, dimension.choices))
         else:
-            draw: Any = trial.suggest_float
-            if isinstance(kind, IntDistribution):
-                draw = trial.suggest_int
+            is_whole = isinstance(kind, IntDistribution)
+            draw: Any = trial.suggest_int if is_whole else trial.suggest_float
             values[name] = draw(name, kind.low, kind.high, step=kind.step, log=kind.log)
     return values
 

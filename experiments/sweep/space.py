@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import typing
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings, convert, searchable
 from experiments.planning.length import Length
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError, suggestion
@@ -35,13 +33,14 @@ class Dimension:
 
     name: as the user wrote it.
     field: the setting that it fills; if `several`, as a tuple of one (framework: frameworks).
+    distribution: Optuna's; its bounds are those of the kinds that `parse` makes.
     length: of a batch size, the length of its training.
     """
 
     name: str
     field: str
     several: bool
-    distribution: BaseDistribution
+    distribution: Any
     length: Length | None = None
 
     @property
@@ -52,15 +51,14 @@ class Dimension:
     @property
     def extremes(self) -> tuple[Value, ...]:
         """Choices of a categorical setting, or both ends of a range."""
-        kind: Any = self.distribution
-        return self.choices or (kind.low, kind.high)
+        return self.choices or (self.distribution.low, self.distribution.high)
 
     def settled(self, value: Value) -> dict[str, Any]:
         settings = self.length.settings(int(value)) if self.length else {}
         return {**settings, self.field: (value,) if self.several else value}
 
     def sizes(self) -> list[int]:
-        kind: Any = self.distribution
+        kind = self.distribution
         return sorted(map(int, self.choices or range(kind.low, kind.high + 1, kind.step)))
 
     def grid(self) -> tuple[Value, ...]:
@@ -71,7 +69,7 @@ class Dimension:
         """
         if self.choices:
             return self.choices
-        kind: Any = self.distribution
+        kind = self.distribution
         if isinstance(kind, IntDistribution) and kind.log:
             doublings = range(int(math.log2(kind.high / kind.low)) + 1)
             sizes = [kind.low * 2**power for power in doublings]
@@ -105,7 +103,7 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
     hints = typing.get_type_hints(kind)
     fields = {
         field.removesuffix("s") if _is_tuple(hints[field]) else field: field
-        for field in sorted(settings_.searchable(kind))
+        for field in sorted(searchable(kind))
     }
     if name not in fields:
         right = suggestion(name, fields)
@@ -129,7 +127,7 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
 
 def _choices(name: str, values: str, value_type: Any) -> CategoricalDistribution:
     texts = [text.strip() for text in values.split("|")]
-    choices = tuple(settings_.convert(name, text, value_type) for text in texts if text)
+    choices = tuple(convert(name, text, value_type) for text in texts if text)
     if len(set(choices)) < max(2, len(choices)):
         raise ValueError("not two or more different values")
     return CategoricalDistribution(choices)
@@ -139,8 +137,8 @@ def _range(name: str, values: str, value_type: Any) -> BaseDistribution:
     if value_type not in (int, float):
         raise ValueError("not a number; write its values with | between them")
     ends, *options = values.split(":")
-    low, high = (settings_.convert(name, end, value_type) for end in ends.split("..", 1))
-    steps = [settings_.convert(name, text, value_type) for text in options if text != "log"]
+    low, high = (convert(name, end, value_type) for end in ends.split("..", 1))
+    steps = [convert(name, text, value_type) for text in options if text != "log"]
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError("a range has finite ends, the lower first")
     if len(steps) > 1 or (steps and not steps[0] <= high - low <= steps[0] * MAX_RANGE):
@@ -174,31 +172,6 @@ def widest(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> Campa
         if dimension.several and dimension.choices
     }
     return dataclasses.replace(settings, **lists)
-
-
-def defaults(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> CampaignSettings:
-    """Return the settings with the first value of each searched list."""
-    firsts: dict[str, Any] = {
-        dimension.field: getattr(settings, dimension.field)[:1]
-        for dimension in dimensions
-        if dimension.several
-    }
-    return dataclasses.replace(settings, **firsts)
-
-
-def check(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> None:
-    """Raise UsageError for the first value that the experiment does not accept."""
-    for dimension in dimensions:
-        for value in dimension.extremes:
-            settings_.check(settled(settings, (dimension,), {dimension.name: value}))
-
-
-def points(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
-    names = [dimension.name for dimension in dimensions]
-    return [
-        dict(zip(names, values, strict=True))
-        for values in itertools.product(*(dimension.grid() for dimension in dimensions))
-    ]
 
 
 def _is_tuple(hint: Any) -> bool:

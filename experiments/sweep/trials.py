@@ -8,6 +8,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping
 
+from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.study import Study
 from optuna.trial import Trial
 
@@ -94,8 +95,9 @@ class Trials:
             self._recorder.display.finish(f"trial {trial.number}: {error}", good=False)
             trial.set_user_attr("reason", str(error))
             raise TrialFailed(error.code, str(error)) from None
-        except Interrupted:
-            search.requeue(self._study, trial)
+        except Interrupted:  # the trial waits for another run
+            frozen = self._study.get_trials(deepcopy=False)[trial.number]
+            RetryHeartbeatStaleTrialCallback()(self._study, frozen)
             raise
         if result.ok:
             goals.require(result.metrics, self._goal.metrics)

@@ -107,7 +107,9 @@ def plan(
     def treatment(name: str, settings: CampaignSettings, values: Mapping[str, Value]) -> Treatment:
         return dataclasses.replace(point(study, settings, dimensions, values), name=name)
 
-    default = treatment(DEFAULT, space.defaults(first, dimensions), {})
+    searched_lists = [dimension.field for dimension in dimensions if dimension.several]
+    defaults: dict[str, Any] = {name: getattr(first, name)[:1] for name in searched_lists}
+    default = treatment(DEFAULT, dataclasses.replace(first, **defaults), {})
     treatments = []
     for trial in winners:
         best = treatment(_name(trial, len(winners)), first, trial.params)

@@ -8,7 +8,7 @@ import platform
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,12 @@ from optuna.trial import FrozenTrial
 
 from experiments.comparison.report.sections import Cell
 from experiments.config import devices
-from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings, as_text
 from experiments.config.stopping import Interrupted
 from experiments.run import opening, pipeline, preparation
 from experiments.run import resume as campaigns
+from experiments.run.backends import JOBS, SUBMITTED
 from experiments.run.pipeline import Conclusion
 from experiments.run.prepared import PreparedCampaign
 from experiments.run.recorder import Recorder
@@ -34,7 +34,7 @@ from experiments.sweep.requests import SweepRequest
 from experiments.sweep.settings import Sweep
 from experiments.sweep.trials import Trials
 from tracking import journal, links
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.journal import Journal
 from tracking.reader import Unreachable
 from tracking.records import RunKind, RunOutcome, Tags
@@ -87,7 +87,12 @@ class Worker:
         try:
             with recorder.signals():
                 recorder.warn(tuple(recorder.warnings))
-                self._run_trials()
+                self.display.expect(self._missing())
+                if self.request.base.on_cluster:
+                    self._run_jobs()
+                else:
+                    count = self.request.trials
+                    search.run_until(self.study, count, self._trials.run, self._wait)
             if not self._joined:
                 return self._conclude()
             recorder.leave()
@@ -103,19 +108,37 @@ class Worker:
             self._leave(RunOutcome.FAILED, f"{type(error).__name__}: {error}")
             raise
 
-    def _run_trials(self) -> None:
-        base, trials = self.request.base, self.request.trials
-        self.display.expect(trials - self._finished())
-        if not base.on_cluster:
-            search.run_until(self.study, trials, self._trials.run, self._wait)
+    def _run_jobs(self) -> None:
+        """Run workers as jobs of a cluster until no trial is missing, each from its node.
+
+        Raises:
+            EvenhandError: If all workers end before.
+        """
+        from experiments.run.backends import cluster
+
+        recorder, base, total = self.recorder, self.request.base, self._missing()
+        if not total:
             return
-        from experiments.sweep import jobs
+        folders = {name: str(Path(getattr(base, name)).resolve()) for name in ("journal", "cache")}
+        options = {"resume": recorder.run_id, "executor": "local", **folders}
+        tasks = [cluster.Task(partial(join, self.request.sweep, options))] * min(base.nodes, total)
+        folder = recorder.folder.resolve() / JOBS / SUBMITTED
+        submitted = cluster.submit(base, folder, recorder.run_id, tasks)
+        with closing(cluster.follow(submitted)) as rounds:
+            for _ in rounds:
+                recorder.check_stop()
+                recorder.display.step("trials of jobs", total - self._missing(), total)
+        missing = self._missing()
+        if missing > 0:  # workers that begin at the same moment run more trials than requested
+            for job in submitted:
+                job.result()  # raises the reason
+            raise EvenhandError(
+                ErrorCode.CHILD_FAILED,
+                f"all workers have ended, and {missing} trials are missing; logs are in {folder}",
+            )
 
-        def count_missing() -> int:
-            return trials - self._finished()
-
-        join = partial(resume, join=True)
-        jobs.run(base, self.request.sweep, self.recorder, count_missing, join)
+    def _missing(self) -> int:
+        return self.request.trials - self._finished()
 
     def _finished(self) -> int:
         trials = search.counted(self.study.get_trials(deepcopy=False))
@@ -137,7 +160,11 @@ class Worker:
         conclusion, link = self._confirm(best, sentences), ""
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
-            link = self._link(self.study.user_attrs[self._campaign])
+            campaign = self.study.user_attrs[self._campaign]
+            name = f"the campaign {campaign}"
+            with suppress(Unreachable):
+                name = f"[{name}]({links.link(recorder.store, recorder.experiment, campaign)})"
+            link = f"The verdicts are in {name}."
             metrics = [objective.metric for objective in objectives]
             if conclusion.answer:
                 best = winners.not_refuted(best, conclusion.answer.comparison, metrics)
@@ -145,9 +172,14 @@ class Worker:
                 sentences.append("Keep the default: measured again, no trial is better.")
         commands = [winners.command(request.sweep.experiment, trial, dimensions) for trial in best]
         winners.write(folder, best, dimensions)
-        sweep = request.sweep
-        head = results.Head(sweep.experiment, sweep.search, sentences, recorder.warnings)
-        results.write_page(self.study, folder, head, self._runs_of_trials())
+        results.write_page(
+            self.study,
+            folder,
+            request.sweep,
+            sentences,
+            recorder.warnings,
+            self._runs_of_trials(),
+        )
         recorder.keep_file(folder)
         if len(objectives) == 1 and best:
             recorder.keep_metrics({f"sweep/best/{objectives[0].metric}": best[0].values[0]})
@@ -212,12 +244,6 @@ class Worker:
     def _campaign(self) -> str:
         return f"campaign after {self._finished()} trials"
 
-    def _link(self, campaign: str) -> str:
-        name, recorder = f"the campaign {campaign}", self.recorder
-        with suppress(Unreachable):
-            name = f"[{name}]({links.link(recorder.store, recorder.experiment, campaign)})"
-        return f"The verdicts are in {name}."
-
     def _leave(self, outcome: RunOutcome, reason: str) -> None:
         if self._joined:
             self.recorder.leave()
@@ -256,7 +282,7 @@ def begin(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
     request = dataclasses.replace(request, base=dataclasses.replace(base, **resolved))
     params = {
         name: text
-        for name, text in settings_.as_text(sweep).items()
+        for name, text in as_text(sweep).items()
         if text and name not in ("storage", "heartbeat_seconds")
     }
     name = base.name or f"sweep of {request.sweep.experiment}: {sweep.search}"[:200]
@@ -271,8 +297,8 @@ def begin(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
     if storage is None:
         url = f"sqlite:///{records.folder / DATABASE}"
         storage = search.open_storage(url, sweep.heartbeat_seconds)
-    attributes = {ATTRIBUTE: json.dumps(stored)}
-    study = search.create(storage, stored["run_id"], request.goal, attributes)
+    study = search.create(storage, stored["run_id"], request.goal)
+    study.set_user_attr(ATTRIBUTE, json.dumps(stored))
     worker = Worker(request, prepared, records, storage, study, display)
     opening.record_preparation(worker.recorder, prepared)
     return worker
@@ -314,6 +340,15 @@ def resume(
     else:
         opening.reopen(stored, records)
     return Worker(request, prepared, records, storage, study, display, name)
+
+
+def join(sweep: Sweep, options: Mapping[str, str], display: Display) -> None:
+    """Run trials in a job of a cluster that joins a sweep."""
+    from experiments.run.backends.slurm import prepare_node
+
+    worker = resume(sweep, options, display, join=True)
+    prepare_node(worker.recorder, worker.request.base)
+    worker.run()
 
 
 def _find(sweep: Sweep, run_id: str, root: Path) -> tuple[Path | None, dict[str, Any]]:

@@ -59,15 +59,6 @@ def test_processes_of_pyperf_are_runs(store: Store) -> None:
     assert len(list(store.runs("imported"))) == 6  # a second time changes nothing
 
 
-def test_baseline_of_the_proposed_call_is_the_first_file(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bring("pyperf", *reversed(PYPERF)) == DONE
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "compare " in line)
-    words = shlex.split(line)
-    assert words[words.index("--baseline") + 1] == "head"
-
-
 @pytest.mark.parametrize(
     ("format", "files"), [("pyperf", PYPERF), ("hyperfine", [SAMPLES / "hyperfine.json"])]
 )
@@ -95,10 +86,11 @@ def test_repeated_files_are_blocks(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Import files of two commands, then run the printed call."""
+    """Import files of two commands, then run the printed call; its baseline is the first."""
     assert bring("hyperfine", *alternating(tmp_path, 8)) == DONE
     line = next(line for line in capsys.readouterr().out.splitlines() if "compare " in line)
     words = shlex.split(line)
+    assert words[words.index("--baseline") + 1] == "sleep"
     assert main([*words[words.index("compare", 1) :], "--figures=false"]) == DONE
     (row,) = table(**LEVEL, baseline="true")["rows"]
     assert (row["b"], row["verdict"], row["n_blocks"]) == ("sleep", "slower", 8)

@@ -153,7 +153,7 @@ def test_unreachable_controller_is_one_line(
 ) -> None:
     configuration = on_cluster.folder / "slurm.conf"
     text = (cluster.folder / "slurm.conf").read_text()
-    configuration.write_text(text.replace(str(cluster.port), "1"))
+    configuration.write_text(text.replace(str(cluster.ports[0]), "1"))
     monkeypatch.setenv("SLURM_CONF", str(configuration))
     assert_refused(on_cluster.run(**TOYS))
 

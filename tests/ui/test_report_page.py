@@ -20,7 +20,7 @@ from experiments.sweep import results
 from tests.conftest import ROOT
 from tests.experiments.comparison.campaigns import LATENCY, RATE, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.sweep.test_results import HEAD, small_study
+from tests.experiments.sweep.test_results import SWEEP, small_study
 
 LONG = "Read with care: " + "a_setting_without_any_space_" * 6
 # A4 at 96 dots an inch, less the margins.
@@ -115,7 +115,7 @@ def test_rows_are_filtered_by_words(page: Page) -> None:
 
 @pytest.mark.slow
 def test_dark_preference_reaches_all_parts(browser: Browser, report: Path, tmp_path: Path) -> None:
-    results.write_page(small_study(3), tmp_path, HEAD, {})
+    results.write_page(small_study(3), tmp_path, SWEEP, [], [], {})
     for path, selectors in {
         report: ("figure img", ".warning", ".card", "td .pill"),
         tmp_path / "sweep.html": ("h1", "figure img", "table"),

@@ -25,8 +25,8 @@ def run(settings: Sweep, options: Mapping[str, str], display: Display) -> int:
     result = process.run()
     display.rest()
     campaign.print_warnings(process.recorder.warnings, display)
-    if result.conclusion:
-        campaign.print_tables(result.conclusion, display)
+    if result.conclusion and result.conclusion.answer:
+        campaign.print_answer(result.conclusion.answer, display)
     for line in result.sentences:
         display.say(line)
     if result.page is None:

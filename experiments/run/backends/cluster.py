@@ -10,12 +10,11 @@ import shlex
 import subprocess
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import submitit
 from submitit.core.utils import FailedJobError
@@ -63,8 +62,15 @@ HOPELESS = (
 logging.getLogger("submitit").setLevel(logging.ERROR)
 
 
-class Task(ABC):
-    """Task of a job, which submitit runs; the job is requeued and goes on when its time is over."""
+@dataclass
+class Task:
+    """Task of a job, which submitit runs; the job is requeued and goes on when its time is over.
+
+    Attributes:
+        work: Does the work of the job.
+    """
+
+    work: Callable[[Display], Any]
 
     def __call__(self) -> Any:
         added, _, path = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
@@ -73,56 +79,23 @@ class Task(ABC):
         STOP.hold()
         STOP.watch()
         with Display() as display:
-            return self.run(display)
+            return self.work(display)
 
     def checkpoint(self) -> Any:
         return submitit.helpers.DelayedSubmission(self)
 
-    @abstractmethod
-    def run(self, display: Display) -> Any:
-        """Do the work of the job."""
-
-
-class JobState(NamedTuple):
-    """Row of squeue. A job that is requeued is pending again."""
-
-    state: str = ""
-    node: str = ""
-    reason: str = ""
-
 
 @dataclass
-class Queue:
-    """States of jobs by squeue, which needs no accounting database as submitit's sacct does.
+class SubmittedJob:
+    """Job, and its row of squeue when that was last asked. One that is requeued is pending again.
 
     A job that the queue no longer lists ended long ago, or the controller has lost it.
     """
 
-    states: dict[str, JobState]
-    listed_seconds: float = float("-inf")
-
-    def state(self, job_id: str, *, now: bool = False) -> JobState:
-        """Return a job's state, listed a few seconds ago at most."""
-        waiting = [job for job, row in self.states.items() if row.state not in OVER]
-        if waiting and (now or time.monotonic() > self.listed_seconds + LIST_SECONDS):
-            numbers = ",".join(sorted({job.partition("_")[0] for job in waiting}))
-            columns = ("--noheader", "--states=all", "--array", "--format=%i|%T|%N|%r")
-            done = _run(["squeue", *columns, f"--jobs={numbers}"])
-            self.listed_seconds = time.monotonic()
-            if not done.returncode or "Invalid job id" in done.stderr:
-                rows = [line.split("|") for line in done.stdout.splitlines()]
-                listed = {row[0]: JobState(*row[1:]) for row in rows if len(row) == 4}
-                self.states |= {job: listed.get(job, JobState(VANISHED)) for job in waiting}
-        return self.states[job_id]
-
-
-@dataclass(frozen=True)
-class SubmittedJob:
-    """Job with its task and the queue that lists it."""
-
     job: SlurmJob
-    task: Any
-    queue: Queue
+    state: str = ""
+    node: str = ""
+    reason: str = ""
 
     @property
     def id(self) -> str:
@@ -137,22 +110,21 @@ class SubmittedJob:
 
     @property
     def is_over(self) -> bool:
-        return self.has_result or self.queue.state(self.id).state in OVER
+        return self.has_result or self.state in OVER
 
     @property
     def waits_for(self) -> str:
-        state = self.queue.states[self.id]
-        return state.reason if state.state == PENDING and state.reason != "None" else ""
+        return self.reason if self.state == PENDING and self.reason != "None" else ""
 
     def result(self) -> Any:
         """Return the result of its task. Raises EvenhandError with the reason if there is none."""
         deadline = time.monotonic() + RESULT_SECONDS
         while not self.has_result:
             if time.monotonic() > deadline:
-                state = self.queue.state(self.id, now=True)
+                list_states([self])
                 raise EvenhandError(
                     ErrorCode.CHILD_FAILED,
-                    f"job {self.id} ended as {state.state} on {state.node or 'no node'}, without a "
+                    f"job {self.id} ended as {self.state} on {self.node or 'no node'}, without a "
                     f"result in {self.job.paths.folder}, which every node must be able to write: "
                     f"{_tail(self.job.stderr() or self.job.stdout() or '')}",
                 )
@@ -164,6 +136,21 @@ class SubmittedJob:
             raise EvenhandError(
                 ErrorCode.CHILD_FAILED, f"job {self.id} failed: {_tail(trace[0])}"
             ) from None
+
+
+def list_states(jobs: Sequence[SubmittedJob]) -> None:
+    """Ask squeue, which needs no accounting database as submitit's sacct does."""
+    waiting = {job.id: job for job in jobs if job.state not in OVER}
+    if not waiting:
+        return
+    numbers = ",".join(sorted({number.partition("_")[0] for number in waiting}))
+    columns = ("--noheader", "--states=all", "--array", "--format=%i|%T|%N|%r")
+    done = _run(["squeue", *columns, f"--jobs={numbers}"])
+    if not done.returncode or "Invalid job id" in done.stderr:
+        rows = [line.split("|") for line in done.stdout.splitlines()]
+        listed = {row[0]: row[1:] for row in rows if len(row) == 4}
+        for number, job in waiting.items():
+            job.state, job.node, job.reason = listed.get(number, (VANISHED, "", ""))
 
 
 def check(settings: CampaignSettings) -> None:
@@ -225,8 +212,7 @@ def submit(
         jobs = executor.submit_array(tasks) if len(tasks) > 1 else [executor.submit(tasks[0])]
     except FailedJobError as error:
         raise UsageError(ErrorCode.UNSUPPORTED, f"executor=slurm: {_tail(str(error))}") from None
-    queue = Queue({str(job.job_id): JobState() for job in jobs})
-    return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
+    return [SubmittedJob(job) for job in jobs]
 
 
 def forget_tasks(folder: Path) -> None:
@@ -240,9 +226,12 @@ def follow(jobs: Sequence[SubmittedJob]) -> Generator[list[SubmittedJob]]:
 
     Jobs that still run or wait when it is closed are cancelled.
     """
-    running = list(jobs)
+    running, listed = list(jobs), float("-inf")
     try:
         while True:
+            if time.monotonic() > listed + LIST_SECONDS:
+                list_states(running)
+                listed = time.monotonic()
             running = [job for job in running if not job.is_over]
             yield running
             if not running:

@@ -53,8 +53,8 @@ REQUEUED = "its job was requeued: its time was over, its node failed, or another
 
 
 @dataclass
-class SlurmTask(cluster.Task):
-    """Task of a job; after it was requeued, it goes on with what is missing.
+class SlurmTask:
+    """Work of a job; after it was requeued, it goes on with what is missing.
 
     Attributes:
         campaign: Folder of the campaign.
@@ -79,7 +79,13 @@ class SlurmTask(cluster.Task):
         campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
         recorder = campaign.recorder
         try:
-            self._run(campaign)
+            prepare_node(recorder, self.prepared.settings)
+            backend = local_backend(campaign)
+            with recorder.signals():
+                campaign.schedule.recall(self._results())
+                backend.extract(self._missing_before())
+                for _ in backend.blocks(self.blocks):
+                    pass
         except Interrupted:  # no result: the campaign's process asks Slurm for the reason
             recorder.leave()
             sys.exit(128 + STOP.number)
@@ -89,15 +95,6 @@ class SlurmTask(cluster.Task):
             )
         recorder.leave()
         return records.size
-
-    def _run(self, campaign: Campaign) -> None:
-        prepare_node(campaign.recorder, self.prepared.settings)
-        backend = local_backend(campaign)
-        with campaign.recorder.signals():
-            campaign.schedule.recall(self._results())
-            backend.extract(self._missing_before())
-            for _ in backend.blocks(self.blocks):
-                pass
 
     def _missing_before(self) -> Sequence[Job]:
         """Return the jobs ahead of the blocks, without warm-ups that this node has had."""
@@ -241,8 +238,9 @@ class Slurm:
         is_single = self._settings.nodes == self._settings.nodes_of_a_job
         more: dict[str, Any] = {"nodelist": self._node} if self._node and is_single else {}
         folder = self._folder / SUBMITTED
-        jobs = cluster.submit(self._settings, folder, self._recorder.run_id, tasks, **more)
-        tails = [(job, JobTail(job.task.journal_folder)) for job in jobs]
+        work = [cluster.Task(task.run) for task in tasks]
+        jobs = cluster.submit(self._settings, folder, self._recorder.run_id, work, **more)
+        tails = [(job, JobTail(task.journal_folder)) for job, task in zip(jobs, tasks, strict=True)]
         running = list(tails)
         self._recorder.display.begin("jobs")
         try:
@@ -315,7 +313,7 @@ class Slurm:
                 time.sleep(COLLECT_SECONDS)
         except EvenhandError as error:
             self._collect(tail)
-            if job.queue.state(job.id).state == "CANCELLED":
+            if job.state == "CANCELLED":
                 outcome = RunOutcome.INTERRUPTED
             reason = str(error)
             if not STOP.number:
@@ -330,9 +328,11 @@ class Slurm:
     def _stop(self, running: Sequence[tuple[SubmittedJob, JobTail]]) -> None:
         why = f"the campaign got {STOP.name}" if STOP.number else "the campaign ended first"
         deadline = time.monotonic() + END_SECONDS
-        while any(not job.is_over for job, _ in running) and time.monotonic() < deadline:
-            self._recorder.display.step("jobs end", 0, None)
-            time.sleep(COLLECT_SECONDS)
+        with closing(cluster.follow([job for job, _ in running])) as rounds:
+            for jobs_left in rounds:
+                if not jobs_left or time.monotonic() > deadline:
+                    break
+                self._recorder.display.step("jobs end", 0, None)
         for _, tail in running:
             self._collect(tail)
             self._abandon(tail, RunOutcome.INTERRUPTED, why)

@@ -13,9 +13,10 @@ from optuna.trial import TrialState, create_trial
 from experiments.comparison import compare
 from experiments.comparison.report.sections import Cell
 from experiments.sweep import plots, results, search, winners
+from experiments.sweep.settings import Sweep
 from tests.experiments.comparison.campaigns import RSS, STEP, frame
 
-HEAD = results.Head("lenet", "batch_size=8..64", ["3 trials."], ["RANDOM <weights>"])
+SWEEP = Sweep("lenet", "batch_size=8..64")
 
 
 def small_study(trials: int) -> Study:
@@ -72,9 +73,9 @@ def test_page_shows_every_trial_and_figure(two_objectives: Study, tmp_path: Path
     trial = two_objectives.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
     trial.set_user_attr("run", run)
     two_objectives.tell(trial, [0.02, 8e8])
-    (missing,) = results.write_page(
-        two_objectives, tmp_path, HEAD, {0: Cell("f" * 32, link="http://mlflow/run")}
-    )
+    runs = {0: Cell("f" * 32, link="http://mlflow/run")}
+    warnings = ["RANDOM <weights>"]
+    (missing,) = results.write_page(two_objectives, tmp_path, SWEEP, [], warnings, runs)
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert missing in page
     assert "RANDOM &lt;weights&gt;" in page

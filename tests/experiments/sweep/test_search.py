@@ -37,7 +37,7 @@ def open_storage(folder: Path) -> RDBStorage:
 
 
 def make_study(folder: Path, goal: Goal, sampler: str = "tpe") -> optuna.Study:
-    study = search.create(open_storage(folder), "trial", goal, {"x": 1})
+    study = search.create(open_storage(folder), "trial", goal)
     study.sampler = search.SAMPLERS[sampler](goal.dimensions, 0)
     return study
 
@@ -99,7 +99,7 @@ def test_only_failures_end_the_search(tmp_path: Path) -> None:
     states = [trial.state for trial in study.trials]
     complete = TrialState.COMPLETE
     assert states == [complete, TrialState.FAIL, complete, complete]
-    hopeless = search.create(open_storage(tmp_path), "hopeless", goal, {})
+    hopeless = search.create(open_storage(tmp_path), "hopeless", goal)
     with pytest.raises(EvenhandError) as error:
         search.run_until(hopeless, 10, fail, refuse_waiting)
     assert error.value.code is ErrorCode.CHILD_FAILED

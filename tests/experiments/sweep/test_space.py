@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
+from experiments.config.settings import parse as parse_settings
 from experiments.planning import length
 from experiments.planning.length import Length
 from experiments.studies import captioning, grid
@@ -160,7 +160,7 @@ SHORT = {"epochs": "2", "steps_per_epoch": "30"}  # too few steps for the larges
 
 
 def demo(**texts: str) -> captioning.Settings:
-    return settings_.parse(captioning.Settings, captioning.STUDY.presets, texts)
+    return parse_settings(captioning.Settings, captioning.STUDY.presets, texts)
 
 
 def length_of(

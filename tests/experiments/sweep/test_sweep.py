@@ -7,13 +7,14 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 import optuna
 import psutil
 import pytest
 from optuna.trial import TrialState
 
-from experiments.config import settings as settings_
+from experiments.config import settings
 from experiments.studies import captioning
 from experiments.sweep import search
 from tests.conftest import Place, set_toy_costs, wait_for
@@ -126,8 +127,8 @@ def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
     assert f"captioning --learning_rate={study.best_params['learning_rate']}" in parent.output
     path = next(folder.rglob("best-settings.json"))
     presets = captioning.STUDY.presets
-    settings = settings_.parse(captioning.Settings, presets, {"settings": str(path)})
-    assert settings.learning_rate == study.best_params["learning_rate"]
+    best: Any = settings.parse(captioning.Settings, presets, {"settings": str(path)})
+    assert best.learning_rate == study.best_params["learning_rate"]
 
     again = place.call(*resume(place))
     assert again.returncode == 3, again.stdout + again.stderr
