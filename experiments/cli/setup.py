@@ -38,6 +38,7 @@ def make(settings: Setup, display: Display) -> bool:
     for name in settings.frameworks:
         frameworks.check(name)
     require_writable(cache, "cache=DIR")
+    require_writable(interpreters.SETUP.parent, "another working folder")
     failed = []
     for name in settings.frameworks:
         environment = virtual_environments.of_framework(name, device)

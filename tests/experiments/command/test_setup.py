@@ -1,0 +1,36 @@
+"""Environments that `evenhand setup` makes, and campaigns that use them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.config import interpreters
+from tests.conftest import Place
+from tests.experiments.command.packages import install_only_from, packages_of_this
+from tests.experiments.test_blocks import TOYS
+from tracking.store import Store
+
+
+def test_campaigns_of_a_folder_use_its_setup(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages_of_this(tmp_path / "wheels")
+    install_only_from(tmp_path / "wheels", monkeypatch)
+    words = ("setup", "--frameworks=toy", "--device=cpu", f"--cache={place.cache}")
+    for _ in range(2):  # the second finds it complete
+        made = place.call(sys.executable, "-m", "experiments", *words)
+        assert made.returncode == 0, made.stdout + made.stderr
+    setup = place.folder / interpreters.SETUP
+    pythons = interpreters.parse(json.loads(setup.read_text())["pythons"])
+    assert set(pythons) == {"toy", "toy+twin", "toy+stock"}
+    (python,) = set(pythons.values())
+    assert python.startswith(str(place.cache))
+    done = place.run(**{**TOYS, "frameworks": "toy"}, blocks="1")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"toy runs with {python}" in done.stdout
+    (cell,) = (run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")
+    assert cell.tags["interpreter"] == python
