@@ -20,7 +20,7 @@ class Accelerator:
     title: for messages. driver: exists where programs reach a device. visible: variable of the
     devices that a process sees; an empty one hides all. variables: of each process that computes
     on one. refused: variables that override the settings of every cell, each with the values that
-    change nothing and with its remedy.
+    change nothing and with its remedy. extras: by distribution, the extra that computes on one.
     """
 
     title: str
@@ -28,6 +28,7 @@ class Accelerator:
     visible: str
     variables: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    extras: Mapping[str, str] = field(default_factory=dict)
 
     def may_be_seen(self, variables: Mapping[str, str]) -> bool:
         """Return whether a process with these variables may see a device of this kind."""
@@ -51,6 +52,7 @@ ACCELERATORS = {
                 "every kernel is then waited for, unlike in use; unset it",
             ),
         },
+        extras={"tensorflow": "and-cuda", "jax": "cuda13"},  # PyTorch's packages contain CUDA
     )
 }
 KINDS = (CPU, *ACCELERATORS)

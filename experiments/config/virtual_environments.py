@@ -19,7 +19,7 @@ from experiments.config import devices, variation
 from experiments.config.settings import CampaignSettings
 from experiments.config.variation import canonical, check_pins
 from models import frameworks
-from models.devices import AUTO
+from models.devices import ACCELERATORS, AUTO
 from tracking import plain, provenance
 from tracking.errors import ErrorCode, UsageError
 
@@ -191,9 +191,8 @@ def of_framework(framework: str, device: str, version: str = "") -> VirtualEnvir
         version: One of `levels`; empty: the versions of the constraints.
     """
     pinned = check_pins(version).keys() if version else frozenset[str]()
-    variant = frameworks.described(framework)
-    extras = variant.extras_on.get(device, {})
-    base = map(canonical, (*variant.distributions, *OF_CELLS))
+    extras = ACCELERATORS[device].extras if device in ACCELERATORS else {}
+    base = map(canonical, (*frameworks.described(framework).distributions, *OF_CELLS))
     others = dict.fromkeys(
         f"{name}[{extras[name]}]" if name in extras else name
         for name in base

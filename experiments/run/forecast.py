@@ -24,7 +24,7 @@ from experiments.config import variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings, names_not_affecting_measurement
 from experiments.planning.design import Cell
-from experiments.run import journal_runs, preparation
+from experiments.run import journal_runs, preflight, preparation
 from experiments.run.cell_run import logged_settings, settings_hash
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
@@ -114,6 +114,8 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in data.dataset.counts.items() if n)
         if data.dataset.name:
             texts.append(f"{data.dataset.name}: {', '.join(counts)}")
+    prepared = PreparedCampaign(study, settings, plan, datasets[0])
+    settings = preflight.fit_windows(prepared, display).settings
     cells = _last_cells(study, settings, plan)
     seconds: dict[str, list[float]] = {treatment.name: [] for treatment in plan.treatments}
     for cell in cells:

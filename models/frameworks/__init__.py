@@ -12,7 +12,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -58,7 +58,7 @@ class Variant:
     extra: the extra of this project that installs it; empty if none does. has_pipeline: whether it
     has a `Framework.read`. trouble: returns why it cannot run although its packages are installed;
     empty if it can. compiles: whether it traces or compiles its steps. by_xla: devices on which
-    XLA compiles them. extras_on: by kind of device, the extra that each distribution needs there.
+    XLA compiles them.
     """
 
     architecture: str
@@ -71,7 +71,6 @@ class Variant:
     trouble: Callable[[], str] | None = None
     compiles: bool = False
     by_xla: tuple[str, ...] = ()
-    extras_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def available() -> tuple[str, ...]:

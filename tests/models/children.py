@@ -99,7 +99,7 @@ def side(framework: str, model: str) -> dict[str, Array]:
         pytest.skip(reason)
     with forked_processes():
         request = parity.ParityRequest(model)
-        return parity._compute_in_process(request, parity.Side(framework), 1, None)
+        return parity.compute_in_process(request, parity.Side(framework))
 
 
 @cache

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from models.devices import ACCELERATORS, CUDA, KINDS
+from models.devices import ACCELERATORS, KINDS
 from models.frameworks import Variant
 
 # Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
 COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
 # Keras asks objects that it copies (bidirectional layers) whether they are TensorFlow's.
 ASKED_FOR = "tensorflow"
-# What packages for the CPU lack; those of PyTorch contain CUDA.
-EXTRAS_ON = {CUDA: {"tensorflow": "and-cuda", "jax": "cuda13"}}
 
 # With jit_compile="auto" Keras leaves XLA out if TensorFlow sees no GPU.
 BY_XLA = {"tensorflow": tuple(ACCELERATORS), "jax": KINDS, "torch": ()}
@@ -30,7 +28,6 @@ def _on(
         compiles=backend != "torch",
         by_xla=BY_XLA[backend],
         has_pipeline=has_pipeline,
-        extras_on=EXTRAS_ON,
     )
 
 

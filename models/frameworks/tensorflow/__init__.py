@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from models.devices import KINDS
 from models.frameworks import Variant
-from models.frameworks.keras import COMPANY, EXTRAS_ON
+from models.frameworks.keras import COMPANY
 
 _ANY = Variant(
     architecture="keras",
@@ -15,7 +15,6 @@ _ANY = Variant(
     distributions=("keras", "tensorflow"),
     extra="frameworks",
     has_pipeline=True,
-    extras_on=EXTRAS_ON,
 )
 _COMPILED = replace(_ANY, compiles=True)
 _BY_XLA = replace(_COMPILED, by_xla=KINDS)

@@ -125,7 +125,8 @@ print(made.packages["tiny"])
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) for _ in range(2)
     ]
     outputs = [process.communicate()[0].splitlines() for process in both]
-    assert sorted(map(len, outputs)) == [1, 2], "one of them made it"
+    made = [lines for lines in outputs if len(lines) > 1]  # a line each second that it takes
+    assert len(made) == 1, "one of them made it"
     assert {lines[-1] for lines in outputs} == {"1.0"}
 
 
