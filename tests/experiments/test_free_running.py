@@ -19,12 +19,14 @@ from experiments.studies import captioning, grid
 from experiments.workloads import steps
 from experiments.workloads.grid import measure as grid_measure
 from models.contract import Batch, OptimizerConfig
-from tests.conftest import Place
+from tests.conftest import Place, set_toy_costs
+from tests.experiments.datasets.folders import refused
 from tests.experiments.known_device import FakeTime, RecordedOutput, batches, cell, open_toy
+from tests.experiments.small_campaigns import cells, comparison, measure
+from tests.experiments.test_blocks import TOYS
 from tests.toy_framework import costs
 from tests.toy_framework.adapter import Adapter
-from tracking.errors import ErrorCode, EvenhandError, UsageError
-from tracking.store import Store
+from tracking.errors import ErrorCode, EvenhandError
 
 pytestmark = pytest.mark.usefixtures("toy_installed")
 # A device that takes longer than its host, and the other way round.
@@ -168,9 +170,8 @@ def test_too_long_windows_are_refused(kind: str, window_steps: int, most: int) -
     if not most:
         steps.check(settings, 1_000, "training captions", "scenes")
         return
-    with pytest.raises(UsageError, match=f"window_steps={window_steps}.*at most {most}") as error:
+    with refused(ErrorCode.TOO_LARGE, f"window_steps={window_steps}", f"at most {most}"):
         steps.check(settings, 1_000, "training captions", "scenes")
-    assert error.value.code is ErrorCode.TOO_LARGE
 
 
 class DivergingFramework(Adapter):
@@ -202,16 +203,11 @@ def test_infinite_loss_is_detected_in_a_window(kind: str, monkeypatch: pytest.Mo
 def test_free_running_campaign_is_judged_by_throughput(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run a campaign whose second framework is slower by a known cost."""
-    slow = {"toy": {"step": 0.01}, "toy+twin": {"step": 0.02}}
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(slow))
-    sizes = {"data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
-    settings = {"blocks": "2", "steps_per_epoch": "8", "timing": "free", "window_steps": "4"}
-    done = place.run(frameworks="toy,toy+twin", protocol="paper", **sizes, **settings)
-    assert done.returncode == 3, done.stderr + done.stdout
-    report = json.loads(next(place.journal.glob("*/report/comparison.json")).read_text())
-    blocks = {row["metric"]: row["n_blocks"] for row in report["rows"]}
+    set_toy_costs(monkeypatch, step=0.01)
+    settings = {"steps_per_epoch": "8", "timing": "free", "window_steps": "4", "protocol": "paper"}
+    measure(place, **{**TOYS, **settings}, blocks="2")
+    blocks = {metric: row["n_blocks"] for metric, row in comparison(place)["rows"].items()}
     assert "train/step_seconds" not in blocks
     assert blocks["train/examples_per_second"] == 2
-    runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
-    assert {(run.params["timing"], run.params["window_steps"]) for run in runs} == {("free", "4")}
+    params = [run.data.params for run in cells(place)]
+    assert {(each["timing"], each["window_steps"]) for each in params} == {("free", "4")}

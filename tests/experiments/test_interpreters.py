@@ -13,11 +13,12 @@ import pytest
 from experiments.config import interpreters
 from models import frameworks
 from tests.conftest import PYTHONPATH, Place
+from tests.experiments.datasets.folders import refused
 from tests.experiments.small_campaigns import comparison, measure
 from tests.experiments.test_blocks import TOYS
 from tests.models.children import run_python
 from tracking import provenance
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode
 from tracking.store import Store
 
 # The other environment seems to have another version of this package.
@@ -101,12 +102,8 @@ def test_variants_have_the_interpreter_of_their_framework(framework: str, expect
     ],
 )
 def test_unusable_interpreter_is_refused(pythons: str, code: ErrorCode) -> None:
-    with pytest.raises(UsageError) as error:
+    with refused(code, "pythons", "tensorflow"):
         interpreters.missing("tensorflow", pythons.split(","))
-    assert error.value.code is code
-    assert "pythons" in str(error.value)
-    assert "tensorflow" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_environment_without_the_framework_names_the_installation(

@@ -15,7 +15,8 @@ from experiments.cli import project_backend
 from models.frameworks import available, missing
 from tests.conftest import QUICK, ROOT, Place, are_gone, set_toy_costs, wait_for
 from tests.experiments import small_campaigns
-from tracking.errors import ErrorCode, UsageError
+from tests.experiments.datasets.folders import refused
+from tracking.errors import ErrorCode
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -127,9 +128,8 @@ def test_parameters_override_the_configuration() -> None:
 def test_unusable_configuration_is_refused(
     entry_point: str, config: dict[str, Any], code: ErrorCode
 ) -> None:
-    with pytest.raises(UsageError) as error:
+    with refused(code):
         project_backend.parameters(entry_point, config, {})
-    assert error.value.code is code
 
 
 def test_other_project_is_refused_without_a_run(place: Place) -> None:
