@@ -145,6 +145,7 @@ def toy_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
 
 
+@pytest.mark.usefixtures("here")
 def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> None:
     vary(place, "vocabulary=60,70")
     assert {name: report["spec"]["vocabulary"] for name, report in reports(place).items()} == {
