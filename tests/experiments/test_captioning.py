@@ -299,13 +299,13 @@ def test_captions_of_the_demo_follow_the_pictures(place: Place, seed: int) -> No
         assert right >= RIGHT
 
 
+@pytest.mark.usefixtures("here")
 def test_interrupted_extraction_continues(place: Place) -> None:
     place = place.without_features()
 
     def extract() -> list[StoredRun]:
         """Run a campaign; return all extractions, the newest first."""
-        done = place.run(blocks="1", frameworks="toy", epochs="1", inference_requests="2")
-        assert done.returncode == 3, done.stdout + done.stderr
+        measure(place, blocks="1", frameworks="toy", epochs="1", inference_requests="2")
         runs = Store(place.uri).runs("captioning", "tags.kind = 'extraction'")
         return sorted(runs, key=lambda run: -run.start_ms)
 

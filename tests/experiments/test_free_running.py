@@ -1,4 +1,4 @@
-"""Steps that run freely, on a device whose costs are known: every figure is exact."""
+"""Steps that run freely on a device whose costs are known, and how many fit into a time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from experiments.cell import measure, timing
+from experiments.cell import measure as cell_measure
+from experiments.cell import timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
-from experiments.config.settings import cell_values
+from experiments.cli.codes import NO_VERDICT
+from experiments.config import settings as settings_
 from experiments.studies import captioning, grid
 from experiments.workloads import steps
 from experiments.workloads.grid import measure as grid_measure
@@ -45,7 +47,7 @@ SLOW_HOST = {**SLOW_DEVICE, "launch": 20.0}
 def cost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": request.param}))
     fake = FakeTime()
-    for module in (costs, timing, measure):
+    for module in (costs, timing, cell_measure):
         monkeypatch.setattr(module, "time", fake)
     seconds: dict[str, float] = request.param
     return seconds
@@ -129,7 +131,7 @@ class Task:
 
 
 def train_task(task: Any, folder: Path, toy: Any, output: Any) -> TrainingState:
-    return measure._train(task, cell(folder), *toy, DevicePeaks(toy[0]), output)
+    return cell_measure._train(task, cell(folder), *toy, DevicePeaks(toy[0]), output)
 
 
 def test_training_runs_freely_after_warmup(tmp_path: Path, cost: dict[str, float]) -> None:
@@ -148,7 +150,9 @@ def test_resumed_training_keeps_windows_and_warms_up(tmp_path: Path) -> None:
     toy = open_toy()
     with pytest.raises(KeyboardInterrupt):
         train_task(Task(2), tmp_path, toy, RecordedOutput())
-    saved = Checkpoint(tmp_path / "checkpoint", cell_values(cell(tmp_path).settings)).load(*toy)
+    saved = Checkpoint(
+        tmp_path / "checkpoint", settings_.cell_values(cell(tmp_path).settings)
+    ).load(*toy)
     assert [window.steps for window in saved.windows] == [4, 1, 4, 4]
     state = train_task(Task(), tmp_path, toy, RecordedOutput())
     assert len(state.seconds) == 6
@@ -200,6 +204,7 @@ def test_infinite_loss_is_detected_in_a_window(kind: str, monkeypatch: pytest.Mo
     assert error.value.code is ErrorCode.DIVERGED
 
 
+@pytest.mark.usefixtures("here")
 def test_free_running_campaign_is_judged_by_throughput(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,3 +216,43 @@ def test_free_running_campaign_is_judged_by_throughput(
     assert blocks["train/examples_per_second"] == 2
     params = [run.data.params for run in cells(place)]
     assert {(each["timing"], each["window_steps"]) for each in params} == {("free", "4")}
+
+
+# ---- length of a training by the time that a step takes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "changes", "expected"),
+    [
+        ((0.01, 0.02), {}, 20),
+        ((0.01, 0.08), {}, 15),
+        ((0.12, 0.01), {}, 10),
+        ((3.0,), {}, 5),
+        ((3.0,), {"warmup_steps": "70"}, 10),  # fewer would leave nothing to be measured
+        ((3.0,), {"timing": "free", "window_steps": "15"}, 15),
+        ((), {}, 20),
+    ],
+)
+def test_slowest_framework_decides(
+    seconds: tuple[float, ...], changes: dict[str, str], expected: int
+) -> None:
+    """Take 8 epochs of 20 steps, and 10 s: a step of 80 ms leaves 15 steps to an epoch."""
+    texts = {"preset": "demo", "training_seconds": "10", **changes}
+    settings = settings_.parse(captioning.Settings, captioning.STUDY.presets, texts)
+    findings = [{steps.STEP_SECONDS: repr(each)} for each in seconds]
+    assert steps.shortened(settings, findings, 680).steps_per_epoch == expected
+
+
+@pytest.mark.usefixtures("here")
+def test_steps_are_those_of_the_campaign_and_of_what_continues_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take 0.6 s for steps of 30 ms: 10 in each of two epochs."""
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy+twin": {"step": 0.03}}))
+    few = {"data": "scenes", "images": "160", "epochs": "2", "steps_per_epoch": "20"}
+    measure(place, **{**TOYS, **few}, blocks="1", training_seconds="0.7")
+    (journal,) = place.journal.iterdir()
+    assert json.loads((journal / "campaign.json").read_text())["settings"]["steps_per_epoch"] == 10
+    set_toy_costs(monkeypatch, step=0.001)
+    assert place.resume(blocks="2").returncode == NO_VERDICT
+    assert [run.data.params["steps_per_epoch"] for run in cells(place)] == ["10"] * 4

@@ -40,6 +40,7 @@ def raw(cell: Run, phase: str) -> list[float]:
     return [seconds for name, seconds in rows if name == phase]
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     "frameworks",
     ["toy,toy+twin", pytest.param("pytorch,tensorflow,keras-torch", marks=pytest.mark.slow)],
@@ -65,6 +66,7 @@ def test_points_are_timed_in_both_phases(place: Place, frameworks: str) -> None:
     assert "model=lenet, image\\_size=28, batch\\_size=3" in report(place)
 
 
+@pytest.mark.usefixtures("here")
 def test_point_that_cannot_train_is_not_available_and_the_rest_runs(place: Place) -> None:
     points = {"models": "mobilenet_v2", "image_sizes": "32", "batch_sizes": "1,2"}
     output = run(place, "grid", frameworks="toy,toy+twin", **{**POINT, **points})

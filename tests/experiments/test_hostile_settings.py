@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from experiments.cli import entries
-from experiments.cli.arguments import options
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.config import memory, settings
@@ -136,24 +135,20 @@ def test_too_many_cells_are_refused() -> None:
         settings.parse(kind, presets, {"batch_sizes": ",".join(map(str, range(1, 301)))})
 
 
-def test_long_and_hostile_words_are_quoted_in_part() -> None:
-    for words in (["x" * 100_000], ["--" + "y\x1b" * 100_000], ["--a=1", "--a=2"], ["\x1b[2J"]):
-        with pytest.raises(UsageError) as error:
-            options(words, entries.load("captioning"))
-        assert str(error.value).isprintable()
-        assert len(str(error.value)) < 500
-
-
 @pytest.mark.parametrize(
     "words",
     [
+        ["captioning", "x" * 100_000],
+        ["captioning", "--" + "y\x1b" * 100_000],
+        ["captioning", "--epochs=1", "--epochs=2"],
+        ["captioning", "\x1b[2J"],
         ["captioning", "--team=\x1b[2J\x1b]0;owned\x07"],
         ["captioning", f"--vocabulary={2**63}"],
         ["\x1b[31mcaptioning"],
     ],
-    ids=len,
+    ids=range(7),
 )
-def test_command_line_prints_one_line_and_ends_with_2(
+def test_long_and_hostile_words_are_quoted_in_part_of_one_line(
     words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,4 +159,5 @@ def test_command_line_prints_one_line_and_ends_with_2(
     line = capsys.readouterr().err
     assert line.startswith("evenhand: ")
     assert line.removesuffix("\n").isprintable()
-    assert not list(tmp_path.glob("**/records.jsonl"))
+    assert len(line) < 500
+    assert not list(tmp_path.iterdir())

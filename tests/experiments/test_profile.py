@@ -14,7 +14,7 @@ import pytest
 
 from experiments.cell import timing
 from experiments.cell.loop import Compiling, TrainingLoop
-from experiments.cell.profile import GAPS, PARTS, STEPS, covered, parts, profile
+from experiments.cell.profile import GAPS, PARTS, STEPS, parts, profile
 from experiments.cell.timing import EVERY_STEP
 from models.contract import Profile, Span
 from models.frameworks.spans import Event, leaves
@@ -22,11 +22,6 @@ from tests.experiments.known_device import FakeTime, RecordedOutput, batches, ce
 from tests.toy_framework import costs
 
 LAYERS = ("operators", "copies", "unrecorded", "framework", "steps")
-
-
-def test_overlapping_spans_count_once() -> None:
-    assert covered([]) == 0
-    assert covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
 
 
 def test_moment_belongs_to_the_first_part_that_goes_on() -> None:

@@ -23,6 +23,7 @@ from tests.experiments.small_campaigns import cells, comparison, measure
 from tracking.accounts import Account, registered_model
 from tracking.errors import ErrorCode
 
+pytestmark = pytest.mark.usefixtures("here")
 NAME = "scenes captioner"
 SMALL = {
     "frameworks": "toy,toy+twin",

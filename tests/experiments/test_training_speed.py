@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import models
-from experiments.cli.codes import WRONG_CALL
 from experiments.comparison import compare
 from experiments.comparison.analyses import published
 from experiments.comparison.runs.query import table
@@ -28,7 +27,7 @@ from models.parity import Side
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
 from tests.experiments.datasets.folders import refused
-from tests.experiments.small_campaigns import cells, command, run
+from tests.experiments.small_campaigns import cells, run
 from tracking import tables
 from tracking.errors import ErrorCode
 
@@ -182,16 +181,6 @@ def test_gate_compares_every_implementation() -> None:
     ):
         proven = preflight.models_to_prove("training_speed", settings_of(**options))
         assert bool(proven) == is_proven
-
-
-@pytest.mark.slow
-def test_implementation_that_the_gate_refuses_is_not_measured(place: Place) -> None:
-    """The gradient of BlockLSTMV2 takes its gates for those of BlockLSTM."""
-    settings = {**TINY, "models": "caption_decoder", "steps": "3", "warmup_steps": "1"}
-    settings |= {"frameworks": "tensorflow", "vary": "lstm=cells,block-v2"}
-    done = place.call(*command(place, "training_speed", **settings))
-    assert done.returncode == WRONG_CALL, done.stdout + done.stderr
-    assert not cells(place)
 
 
 def test_random_captions_are_padded() -> None:
