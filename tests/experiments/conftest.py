@@ -1,7 +1,5 @@
 """Fixtures of the tests of experiments."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -91,8 +89,8 @@ class ThreadedChild:
 
 
 @pytest.fixture
-def commands_here(toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run commands of a place in this process."""
+def here(toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run commands of a place and their cells of the toy framework in this process."""
 
     def call(place: Place, *command: str) -> CompletedProcess[str]:
         output, errors = io.StringIO(), io.StringIO()
@@ -106,25 +104,20 @@ def commands_here(toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return CompletedProcess(command, code, output.getvalue(), errors.getvalue())
 
     monkeypatch.setattr(Place, "call", call)
-
-
-@pytest.fixture
-def here(commands_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run commands of a place and their cells of the toy framework in this process."""
     monkeypatch.setattr(cell_process, "Child", ThreadedChild)
 
 
 @pytest.fixture
-def call_here(place: Place, commands_here: None, monkeypatch: pytest.MonkeyPatch) -> CallHere:
+def call_here(place: Place, here: None, monkeypatch: pytest.MonkeyPatch) -> CallHere:
     """Return a function that runs a command in this process.
 
-    Its cells have no process: each takes a moment and reports a known time of a step.
+    Its cells compute nothing: each takes a moment and reports a known time of a step.
     """
-    in_a_process = CellProcess.run
+    compute = CellProcess.run
 
     def run(cell: CellProcess, *arguments: Any, **options: Any) -> RunClosed:
         if cell.spec.stage != "train":
-            return in_a_process(cell, *arguments, **options)
+            return compute(cell, *arguments, **options)
         time.sleep(CELL_SECONDS)
         name, block, now = cell.spec.framework, cell.spec.block, clock.now_ms()
         seconds = STEP_SECONDS.get(f"{name} {block}", STEP_SECONDS[name])

@@ -1,7 +1,5 @@
 """Toy framework on a clock that only its known costs move, and the parts of a cell around it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Campaigns of one block, which end in seconds, on a machine that need not be idle."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Blocks of a campaign: until it is settled, measured again where odd, and more of them later."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Captioning study from the command line to the tracking store and logged networks."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

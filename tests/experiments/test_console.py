@@ -1,7 +1,5 @@
 """Output for terminals and tables: names from outside cannot act there."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Devices, CPUs, memory, interpreters and setup of the machine of a campaign's processes."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys
@@ -257,7 +255,7 @@ def test_framework_of_a_campaign_has_its_interpreter(
     assert sum("-m experiments.workloads" in call for call in calls) == 2
     assert sum("-m models.parity" in call for call in calls) == 1
     (folder,) = place.journal.iterdir()
-    cells = [run for run in Store(place.uri).runs(["captioning"]) if run.tags.get("kind") == "cell"]
+    cells = list(Store(place.uri).runs("captioning", "tags.kind = 'cell'"))
     assert len(cells) == 2
     ours = provenance.packages(frameworks.distributions())[PACKAGE]
     for run in cells:

@@ -1,7 +1,5 @@
 """Several workers that train one network, compared with one that has all of their images."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

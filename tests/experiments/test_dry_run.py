@@ -1,7 +1,5 @@
 """Dry run: real journals of the toy framework, and detectable effects against statsmodels."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from dataclasses import replace

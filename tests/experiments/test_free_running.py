@@ -1,7 +1,5 @@
 """Steps that run freely on a device whose costs are known, and how many fit into a time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hostile values of settings of all commands and experiments: one line, exit code 2."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 import typing

@@ -3,8 +3,6 @@
 The table of docs/measurement.md is derived from the framework's log of what it did when.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

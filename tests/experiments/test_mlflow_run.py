@@ -1,7 +1,5 @@
 """What MLflow shows; `mlflow run . -e captioning`, and `-b evenhand-slurm` without Slurm."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """The machine: load by other programs, which repeats cells, temperature, GPUs, and its clock."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

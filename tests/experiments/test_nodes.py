@@ -1,7 +1,5 @@
 """Cells of the study `distributed` with workers on several nodes of a real Slurm."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from subprocess import CompletedProcess

@@ -1,7 +1,5 @@
 """Models of users, in folders: the tutorial's commands, the gate, and refusals."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
@@ -16,7 +14,7 @@ from experiments.cli.codes import DONE, FAILED, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from models import own
 from tests import warm
-from tests.conftest import ROOT, Place, wait_for
+from tests.conftest import Place, wait_for
 from tests.documented import commands
 from tracking.records import StoredRun
 from tracking.store import Store
@@ -70,21 +68,6 @@ def test_tutorial_can_be_followed(place: Place) -> None:
     done = place.call(*command_line)
     assert done.returncode == WRONG_CALL
     assert "my_net" in done.stderr
-
-
-@pytest.mark.slow  # test_own_networks.py compares them in the gate
-def test_vision_transformer_is_proven_and_measured(place: Place) -> None:
-    """It has a layer of its own, and a rule for its weights."""
-    folder = ROOT / "tests" / "models" / "own" / "vision_transformer"
-    few = (*ONE_BLOCK, "--steps_per_epoch=8", "--batch_size=16", "--threads=1")
-    call = ("classification", f"--model={folder}/", "--frameworks=pytorch,keras-torch")
-    run(place, *call, *few, code=NO_VERDICT)
-    (campaign,) = runs_of(place, "campaign")
-    assert campaign.tags["parity"] == "equal"
-    cells = runs_of(place, "cell")
-    assert {cell.tags["framework"] for cell in cells} == {"pytorch", "keras-torch"}
-    assert {cell.tags["outcome"] for cell in cells} == {"ok"}
-    assert {cell.metrics["model/trainable_parameters"] for cell in cells} == {53_482.0}
 
 
 NETWORK = """

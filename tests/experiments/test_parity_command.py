@@ -1,7 +1,5 @@
 """Command `parity`, and the parity check of a campaign before it measures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

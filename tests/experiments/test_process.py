@@ -1,7 +1,5 @@
 """Process of a cell, as its parent starts and ends it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Profile of a step with known costs and operators, and compilations of a training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import permutations, repeat

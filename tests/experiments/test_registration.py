@@ -3,8 +3,6 @@
 `test_captioning.py` registers the models of real frameworks.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Settings from text: presets, checks, and one line for every mistake."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

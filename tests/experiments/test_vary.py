@@ -1,7 +1,5 @@
 """Values of one setting in the same blocks of a campaign: parsing, cells and comparison."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Warm-up: of a GPU by time, until its clock and temperature are steady; and peaks of memory."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Wrong calls and damaged inputs: one line that names the value, exit code 2, no cell."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `python -m tests.experiments.two_levels WAY STUDY FIRST SECOND`: the settings of each as JSON.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
