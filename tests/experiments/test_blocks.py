@@ -58,17 +58,15 @@ SETTLED = {"until": "settled", "blocks": "6", "primary": SPEED}
 
 def test_resume_continues_after_budget_until_settled(place: Place, call_here: CallHere) -> None:
     settings = {**TOYS, **SETTLED, "max_blocks": "9", "budget": "0.5s"}
-    begun = call_here(*place.command("captioning", **settings)[3:])
-    assert begun.returncode == NO_VERDICT
+    small_campaigns.measure(place, **settings)
     (folder,) = place.journal.iterdir()
     early = small_campaigns.comparison(place)["looks"]
     assert early[-1]["blocks"] < 6
 
-    words = ["--resume=last", "--budget=none", "--max_blocks=12", f"--journal={place.journal}"]
-    assert call_here("captioning", *words, f"--cache={place.cache}").returncode == DONE
+    assert place.resume(budget="none", max_blocks="12").returncode == DONE
     assert journal.read_campaign(folder)["settings"]["max_blocks"] == 12
-    runs = Store(place.uri).runs("captioning")
-    assert {int(run.tags["block"]) for run in runs if run.tags["kind"] == "cell"} == {*range(1, 7)}
+    cells = Store(place.uri).runs("captioning", "tags.kind = 'cell'")
+    assert {int(run.tags["block"]) for run in cells} == {*range(1, 7)}
     looks = [*(look["blocks"] for look in early), 6]
     campaign = Store(place.uri).run(folder.name)
     assert campaign is not None
@@ -333,11 +331,9 @@ def test_slowed_block_is_measured_again_once(
     place: Place, call_here: CallHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STEP_SECONDS, "toy+twin 4", 0.06)
-    done = call_here(*place.command("captioning", **TOYS, blocks="6", primary=SPEED)[3:])
-    assert done.returncode == DONE, done.stderr
+    small_campaigns.measure(place, DONE, **TOYS, blocks="6", primary=SPEED)
     monkeypatch.delitem(STEP_SECONDS, "toy+twin 4")
-    words = ("captioning", f"--journal={place.journal}", f"--cache={place.cache}")
-    assert call_here(*words, "--resume=last").returncode == DONE
+    assert place.resume().returncode == DONE
     cells = list(Store(place.uri).runs("captioning", "tags.kind = 'cell'"))
     assert len(cells) == 14
     again = [run.tags for run in cells if "repeats" in run.tags]
@@ -352,18 +348,17 @@ def test_slowed_block_is_measured_again_once(
 
 
 def test_command_of_the_report_measures_more_blocks(place: Place, call_here: CallHere) -> None:
-    begun = call_here(*place.command("captioning", **TOYS, blocks="2")[3:])
-    assert begun.returncode == NO_VERDICT, begun.stderr
+    output = small_campaigns.measure(place, **TOYS, blocks="2")
     (folder,) = place.journal.iterdir()
     words = f"captioning --resume={folder.name} --blocks=6"  # a verdict needs six
-    (line,) = [line for line in begun.stdout.splitlines() if words in line]
+    (line,) = [line for line in output.splitlines() if words in line]
     for name in ("report.md", "report.html"):
         assert words in (folder / "report" / name).read_text()
 
     command = line[line.index(words) :].replace("--blocks=6", "--blocks=3")
     assert call_here(*shlex.split(command)).returncode == NO_VERDICT
     assert journal.read_campaign(folder)["settings"]["blocks"] == 3
-    cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    cells = list(Store(place.uri).runs("captioning", "tags.kind = 'cell'"))
     assert sorted(run.tags["block"] for run in cells) == list("112233"), "none is run again"
     assert {run.tags["block"] for run in cells if run.tags.get("looks") == "2"} == {"3"}
     rows = small_campaigns.comparison(place)["rows"].values()

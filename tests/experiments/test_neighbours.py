@@ -195,29 +195,17 @@ print(json.dumps([dataclasses.asdict(state), state.troubles, state.metrics]))
 """
 
 
-def cpu_seconds() -> dict[int, float]:
-    """Return the CPU seconds of every process of this machine so far."""
-    times = ((entry.pid, entry.info["cpu_times"]) for entry in psutil.process_iter(["cpu_times"]))
-    return {pid: used.user + used.system for pid, used in times if used}
-
-
-def test_load_by_others_is_named() -> None:
-    began, before = load.take_snapshot(), cpu_seconds()
-    with neighbours.busy(1) as (pid,):
-        until = time.monotonic() + 0.8
-        while time.monotonic() < until:
-            sum(range(10_000))
-        state, after = machine_state.observe(began, "cpu"), cpu_seconds()
+def test_load_by_others_is_observed() -> None:
+    began = load.take_snapshot()
+    with neighbours.busy(1):
+        time.sleep(0.8)
+        state = machine_state.observe(began, "cpu")
     assert state.others_percent > 10  # a fifth of a core at least, also where other tests run
     assert state.troubles
-    if state.busiest:  # ours, or another that worked as much: never a wrong name
-        busiest = int(state.busiest.rpartition("(")[2].rstrip(")"))
-        ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-        assert busiest not in ours
-        assert after[busiest] - before.get(busiest, 0.0) >= 0.9 * after[pid]
     quiet = MachineState(others_percent=9.0)
     assert quiet.troubles == ()
     assert quiet.metrics == {"idle/others_cpu_percent": 9.0}
+    assert MachineState.from_values({"others_percent": 9.0, "of_another_version": {}}) == quiet
 
 
 def test_gpus_of_a_cell_are_observed_with_their_other_processes(driver: Driver) -> None:
@@ -274,11 +262,6 @@ def test_invisible_gpu_moves_campaign_to_cpu(
     (cell,) = small_campaigns.cells(place)
     assert cell.data.params["device"] == "cpu"
     assert "GPU" in cell.data.tags["warnings"]
-
-
-def test_state_of_another_version_is_read() -> None:
-    state = MachineState.from_values({"others_percent": 3.0, "watts": {"package": 9.0}})
-    assert state == MachineState(others_percent=3.0)
 
 
 @pytest.mark.parametrize(
