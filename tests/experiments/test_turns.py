@@ -126,7 +126,11 @@ def campaign(module_place: Place) -> Campaign:
     processes: dict[int, list[dict[str, Any]]] = {}
     for event in map(json.loads, log.read_text().splitlines()):
         processes.setdefault(event["pid"], []).append(event)
-    trained = [events for events in processes.values() if len(events) > STEPS]
+    trained = [
+        events
+        for events in processes.values()
+        if sum(event["event"] == "step" for event in events) == STEPS
+    ]
     cells = {}
     for run in Store(place.uri).runs("captioning", "tags.kind = 'cell'"):
         (path,) = place.journal.glob(f"*/cells/{run.tags['cell']}/*/turns.csv")
