@@ -66,7 +66,8 @@ def test_dry_run_forecasts_and_writes_nothing(place: Place) -> None:
 PRESETS = [(name, preset) for name in studies.available() for preset in studies.load(name).presets]
 # What a preset leaves to the user.
 INPUTS = {
-    "captioning": ["--data=scenes"],
+    "captioning": ["--data=synthetic"],
+    "captioning demo": ["--data=scenes"],
     "classification": ["--data=digits"],
     "classification original": ["--data=cifar"],
     "lenet paper": ["--data=mnist"],

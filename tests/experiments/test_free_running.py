@@ -21,10 +21,9 @@ from experiments.workloads.grid import measure as grid_measure
 from models.contract import Batch, OptimizerConfig
 from tests.conftest import Place, set_toy_costs
 from tests.experiments.datasets.folders import refused
-from tests.experiments.known_device import FakeTime, RecordedOutput, batches, cell, open_toy
+from tests.experiments.known_device import RecordedOutput, batches, cell, open_toy, set_costs
 from tests.experiments.small_campaigns import cells, comparison, measure
 from tests.experiments.test_blocks import TOYS
-from tests.toy_framework import costs
 from tests.toy_framework.adapter import Adapter
 from tracking.errors import ErrorCode, EvenhandError
 
@@ -43,10 +42,7 @@ SLOW_HOST = {**SLOW_DEVICE, "launch": 20.0}
 
 @pytest.fixture(params=[SLOW_DEVICE, SLOW_HOST], ids=["slow device", "slow host"])
 def cost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": request.param}))
-    fake = FakeTime()
-    for module in (costs, timing, cell_measure):
-        monkeypatch.setattr(module, "time", fake)
+    set_costs(monkeypatch, request.param)
     seconds: dict[str, float] = request.param
     return seconds
 

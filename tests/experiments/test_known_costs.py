@@ -15,14 +15,12 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from experiments.cell import loop, measure, output, timing, turns
 from experiments.cell.checkpoint import TrainingState
+from experiments.cell.output import Emitter
 from experiments.workloads import __main__ as workloads
 from tests.cells import cell_spec
 from tests.conftest import ROOT
-from tests.experiments.known_device import FakeTime
-from tests.toy_framework import costs
-from tracking import clock
+from tests.experiments.known_device import set_costs
 from tracking.records import RunOutcome
 
 # Seconds. The device begins when it is launched and works while the host synchronises.
@@ -110,12 +108,7 @@ Measure = Callable[[str, str], Measured]
 @pytest.fixture
 def measured(tmp_path: Path, toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> Measure:
     """Return a function that measures a workload, with a timing, on a clock that costs move."""
-    fake = FakeTime()
-    for module in (costs, loop, measure, output, timing, turns):
-        monkeypatch.setattr(module, "time", fake)
-    monkeypatch.setattr(clock, "_passed", fake.perf_counter)
-    monkeypatch.setattr(clock.CLOCK, "origin", 0.0)
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": COSTS}))
+    set_costs(monkeypatch, COSTS)
     monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(tmp_path / "events"))
 
     def run(workload: str, kind: str) -> Measured:
@@ -123,7 +116,7 @@ def measured(tmp_path: Path, toy_installed: None, monkeypatch: pytest.MonkeyPatc
         values = {**settings, "timing": kind, "window_steps": 3}
         spec, stream = cell_spec(tmp_path, study, "toy", "cpu", 0, values), io.StringIO()
         spec.path.mkdir(parents=True)
-        closed = workloads.run(spec, output.Emitter(spec, stream, io.StringIO()))
+        closed = workloads.run(spec, Emitter(spec, stream, io.StringIO()))
         assert closed.outcome == RunOutcome.OK, closed.reason
         messages = [json.loads(line) for line in stream.getvalue().splitlines()]
         points = [point for message in messages for point in message.get("points", ())]

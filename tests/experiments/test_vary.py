@@ -18,6 +18,7 @@ from tests.experiments.small_campaigns import cells, measure
 from tests.experiments.test_blocks import TOYS
 from tests.experiments.test_cell_settings import report_of
 from tracking.errors import UsageError
+from tracking.store import Store
 
 TOY = {**TOYS, "frameworks": "toy", "blocks": "1"}
 INVALID = """
@@ -151,7 +152,7 @@ def test_frameworks_can_be_compared_at_each_value(place: Place) -> None:
     """Let the cells take turns, with a control."""
     settings = {**TOYS, "pairing": "interleaved", "aa": "true", "vary": "malloc=system,keep"}
     measure(place, **settings, blocks="1")
-    tags = [run.data.tags for run in cells(place)]
+    tags = [run.tags for run in Store(place.uri).runs("captioning", "tags.kind = 'cell'")]
     assert sorted(each["treatment"] for each in tags) == [
         "toy A/A · malloc=system",
         "toy · malloc=keep",
