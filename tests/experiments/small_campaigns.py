@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from mlflow import MlflowClient
@@ -58,15 +57,10 @@ def cells(place: Place) -> list[Run]:
     """Return the runs of cells, in the order of their start, with all their metrics."""
     client = MlflowClient(place.uri)
     order = ["attributes.start_time"]
-    return with_details(client.search_runs(["1"], "tags.kind = 'cell'", order_by=order))
-
-
-def with_details(runs: Iterable[Run]) -> list[Run]:
-    """Return MLflow's runs with the metrics that it does not show, too."""
-    complete = list(runs)
-    for run in complete:
-        run.data.metrics.update(stored_run(run).metrics)
-    return complete
+    runs = list(client.search_runs(["1"], "tags.kind = 'cell'", order_by=order))
+    for run in runs:
+        run.data.metrics.update(stored_run(run).metrics)  # those that MLflow does not show, too
+    return runs
 
 
 def report(place: Place) -> str:
