@@ -89,7 +89,7 @@ class ThreadedChild:
 
 
 @pytest.fixture
-def here(toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def local_cells(toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run commands of a place and their cells of the toy framework in this process."""
 
     def call(place: Place, *command: str) -> CompletedProcess[str]:
@@ -108,7 +108,7 @@ def here(toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def call_here(place: Place, here: None, monkeypatch: pytest.MonkeyPatch) -> CallHere:
+def call_here(place: Place, local_cells: None, monkeypatch: pytest.MonkeyPatch) -> CallHere:
     """Return a function that runs a command in this process.
 
     Its cells compute nothing: each takes a moment and reports a known time of a step.

@@ -197,11 +197,11 @@ def test_raw_values_environment_and_data_set_are_stored(
 def test_logged_captioners_have_settings_and_quality_and_are_registered(
     pair: tuple[str, str], finished: Place, runs: dict[str, StoredRun]
 ) -> None:
-    """One block registers them without a fastest one."""
+    """Register them after one block, without a fastest one."""
     client = Store(finished.uri)._client
     registered = client.get_registered_model("scenes captioner")
-    found = client.search_model_versions("name = 'scenes captioner'")
-    versions = {version.tags["framework"]: version for version in found}
+    stored = client.search_model_versions("name = 'scenes captioner'")
+    versions = {version.tags["framework"]: version for version in stored}
     assert versions.keys() == {*pair}
     assert registered.aliases == {"baseline": versions[pair[0]].version}
     for framework, version in versions.items():
@@ -297,7 +297,7 @@ def test_captions_of_the_demo_follow_the_pictures(place: Place, seed: int) -> No
         assert right >= RIGHT
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("local_cells")
 def test_interrupted_extraction_continues(place: Place) -> None:
     place = place.without_features()
 

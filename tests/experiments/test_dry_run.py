@@ -32,7 +32,7 @@ def files(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("local_cells")
 def test_dry_run_forecasts_and_writes_nothing(place: Place) -> None:
     def dry_run(**overrides: str) -> dict[str, str]:
         """Return the lines of a forecast by their titles."""

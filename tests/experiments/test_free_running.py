@@ -198,7 +198,7 @@ def test_infinite_loss_is_detected_in_a_window(kind: str, monkeypatch: pytest.Mo
     assert error.value.code is ErrorCode.DIVERGED
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("local_cells")
 def test_free_running_campaign_is_judged_by_throughput(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +237,7 @@ def test_slowest_framework_decides(
     assert steps.shortened(settings, findings, 680).steps_per_epoch == expected
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("local_cells")
 def test_steps_are_those_of_the_campaign_and_of_what_continues_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

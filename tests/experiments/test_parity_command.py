@@ -86,7 +86,7 @@ def test_wrong_call_is_one_line(
     assert part in line
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("local_cells")
 def test_unequal_models_are_refused_or_marked(place: Place) -> None:
     stock = {"frameworks": "toy,toy+stock", "optimizer": "adam-stock"}
     options = {**TOYS, **stock, "blocks": "1"}

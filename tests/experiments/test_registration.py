@@ -21,7 +21,7 @@ from tests.experiments.small_campaigns import cells, comparison, measure
 from tracking.accounts import Account, registered_model
 from tracking.errors import ErrorCode
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("local_cells")
 NAME = "scenes captioner"
 SMALL = {
     "frameworks": "toy,toy+twin",

@@ -128,7 +128,7 @@ def toy_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("local_cells")
 def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> None:
     measure(place, **TOY, vary="vocabulary=60,70")
     assert {name: report["spec"]["vocabulary"] for name, report in reports(place).items()} == {

@@ -163,7 +163,7 @@ def test_weights_that_cannot_be_loaded(
     refuse("c1103571.pth", "weights=random", weights="imagenet", frameworks="toy")
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("local_cells")
 def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) -> None:
     data = kaggle(place.folder / "data", images=120)
     (data / "Images" / "7.jpg").write_text("not a picture")
