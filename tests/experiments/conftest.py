@@ -1,26 +1,37 @@
 """Fixtures of the tests of experiments."""
 
-from __future__ import annotations
-
+import io
+import json
+import os
+import queue
 import shutil
+import threading
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
 import pytest
 
+from experiments import studies
+from experiments.cell.output import Emitter
 from experiments.cli.main import main
 from experiments.comparison.statistics import power
+from experiments.contract import CellSpec
+from experiments.run import cell_process
 from experiments.run.cell_process import CellProcess
+from experiments.workloads import __main__ as workloads
 from tests.conftest import Place
 from tracking import clock
 from tracking.records import Metrics, Point, RunClosed
 
 CallHere = Callable[..., CompletedProcess[str]]
-# Seconds of a step of each toy framework in a cell that computes nothing.
+# Seconds of a step of each toy framework, or of one in a block, in a cell that computes nothing.
 STEP_SECONDS = {"toy": 0.002, "toy+twin": 0.03}
 CELL_SECONDS = 0.1
 
@@ -41,37 +52,80 @@ def module_place(
     return Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
 
 
+class ThreadedChild:
+    """Stand-in for the child of a cell that works in a thread of this process."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.pid, self.open = os.getpid(), True
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def send(self, line: str) -> None:
+        threading.Thread(target=self._work, args=(json.loads(line),)).start()
+
+    def _work(self, values: dict[str, Any]) -> None:
+        spec: Any = CellSpec.from_values(values, studies.load(values["study"]).settings)
+        stream: Any = SimpleNamespace(write=self._lines.put, flush=lambda: None)
+        output = Emitter(spec, stream, io.StringIO())
+        output.record(workloads.run(spec, output))
+        self._lines.put("")
+
+    def receive(self, timeout_seconds: float) -> list[str]:
+        try:
+            line = self._lines.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return []
+        self.open = bool(line)
+        return [line] if line else []
+
+    def close_input(self) -> None: ...
+
+    def wait(self) -> int:
+        return 0
+
+    poll = wait
+
+    def last_lines(self) -> list[str]:
+        return ["no output"]
+
+
 @pytest.fixture
-def call_here(
-    place: Place,
-    toy_installed: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> CallHere:
+def local_cells(toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run commands of a place and their cells of the toy framework in this process."""
+
+    def call(place: Place, *command: str) -> CompletedProcess[str]:
+        output, errors = io.StringIO(), io.StringIO()
+        variables = {"MLFLOW_TRACKING_URI": place.uri, "COLUMNS": "200"}
+        with monkeypatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+            patch.chdir(place.folder)
+            for name, text in variables.items():
+                patch.setenv(name, text)
+            mlflow.set_tracking_uri(place.uri)
+            code = main(command[3:])
+        return CompletedProcess(command, code, output.getvalue(), errors.getvalue())
+
+    monkeypatch.setattr(Place, "call", call)
+    monkeypatch.setattr(cell_process, "Child", ThreadedChild)
+
+
+@pytest.fixture
+def call_here(place: Place, local_cells: None, monkeypatch: pytest.MonkeyPatch) -> CallHere:
     """Return a function that runs a command in this process.
 
-    Its cells have no process: each takes a moment and reports a known time of a step.
+    Its cells compute nothing: each takes a moment and reports a known time of a step.
     """
-    in_a_process = CellProcess.run
+    compute = CellProcess.run
 
     def run(cell: CellProcess, *arguments: Any, **options: Any) -> RunClosed:
         if cell.spec.stage != "train":
-            return in_a_process(cell, *arguments, **options)
+            return compute(cell, *arguments, **options)
         time.sleep(CELL_SECONDS)
-        name, now = cell.spec.framework, clock.now_ms()
-        seconds = STEP_SECONDS[name] * (1 + 0.002 * (cell.spec.block * len(name) % 5))
+        name, block, now = cell.spec.framework, cell.spec.block, clock.now_ms()
+        seconds = STEP_SECONDS.get(f"{name} {block}", STEP_SECONDS[name])
+        seconds *= 1 + 0.002 * (block * len(name) % 7)
         cell.latest = {"train/step_seconds": seconds, "train/examples_per_second": 8 / seconds}
         points = [Point(key, value, 0, now) for key, value in cell.latest.items()]
         cell._write(Metrics(cell.spec.run, tuple(points)))
         return RunClosed(cell.spec.run, now, "ok")
 
-    def call(*words: str, uri: str = place.uri) -> CompletedProcess[str]:
-        mlflow.set_tracking_uri(uri)
-        code, output = main(words), capsys.readouterr()
-        return CompletedProcess(words, code, output.out, output.err)
-
     monkeypatch.setattr(CellProcess, "run", run)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", place.uri)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(place.folder)
-    return call
+    return lambda *words, uri=place.uri: replace(place, uri=uri).call("", "", "", *words)

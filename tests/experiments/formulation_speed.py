@@ -1,7 +1,5 @@
 """Child process: speed of `sequence` over `prefix`, steps in turn, at a published size."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -1,21 +1,24 @@
 """Toy framework on a clock that only its known costs move, and the parts of a cell around it."""
 
-from __future__ import annotations
-
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import models
+from experiments.cell import loop, measure, output, timing, turns
 from experiments.contract import TimedPhase
 from experiments.studies import captioning
 from models.contract import Batch, OptimizerConfig
+from tests.toy_framework import costs
 from tests.toy_framework.adapter import Adapter
+from tracking import clock
 
 TICK = 1e-6  # what reading the clock takes, so that a loop that waits for it goes on
 
@@ -34,6 +37,16 @@ class FakeTime:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+
+
+def set_costs(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float]) -> None:
+    """Let only these costs of the toy framework move the clocks of a cell."""
+    fake = FakeTime()
+    for module in (costs, loop, measure, output, timing, turns):
+        monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(clock, "_passed", fake.perf_counter)
+    monkeypatch.setattr(clock.CLOCK, "origin", 0.0)
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": seconds}))
 
 
 class RecordedOutput:

@@ -1,7 +1,5 @@
 """Logged models, loaded by MLflow's flavors in another process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,10 +1,7 @@
 """Campaigns of one block, which end in seconds, on a machine that need not be idle."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from mlflow import MlflowClient
@@ -60,15 +57,10 @@ def cells(place: Place) -> list[Run]:
     """Return the runs of cells, in the order of their start, with all their metrics."""
     client = MlflowClient(place.uri)
     order = ["attributes.start_time"]
-    return with_details(client.search_runs(["1"], "tags.kind = 'cell'", order_by=order))
-
-
-def with_details(runs: Iterable[Run]) -> list[Run]:
-    """Return MLflow's runs with the metrics that it does not show, too."""
-    complete = list(runs)
-    for run in complete:
-        run.data.metrics.update(stored_run(run).metrics)
-    return complete
+    runs = list(client.search_runs(["1"], "tags.kind = 'cell'", order_by=order))
+    for run in runs:
+        run.data.metrics.update(stored_run(run).metrics)  # those that MLflow does not show, too
+    return runs
 
 
 def report(place: Place) -> str:

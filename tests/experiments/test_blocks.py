@@ -1,19 +1,13 @@
 """Blocks of a campaign: until it is settled, measured again where odd, and more of them later."""
 
-from __future__ import annotations
-
-import json
 import math
-import os
 import shlex
-import signal
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -35,13 +29,12 @@ from experiments.run import journal_runs, pipeline, preparation, resume, rules, 
 from experiments.run.campaign import Campaign
 from experiments.run.journal_runs import cell_results
 from experiments.run.rules import OddBlock, StoppingRule, find_odd_block
-from tests.conftest import Place, wait_for
+from tests.conftest import Place
 from tests.experiments import small_campaigns
 from tests.experiments.comparison.campaigns import STEP
 from tests.experiments.comparison.campaigns import frame as campaign_frame
-from tests.experiments.conftest import CallHere
-from tests.faults.test_campaign import records
-from tests.warm import Process
+from tests.experiments.conftest import STEP_SECONDS, CallHere
+from tests.experiments.datasets.folders import refused
 from tracking import journal, provenance
 from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
@@ -59,22 +52,21 @@ TOYS = {
     "bleu_images": "1",
     "others_limit_percent": "100",
 }
-SETTLED = {"until": "settled", "blocks": "6", "primary": "train/examples_per_second"}
+SPEED = "train/examples_per_second"
+SETTLED = {"until": "settled", "blocks": "6", "primary": SPEED}
 
 
 def test_resume_continues_after_budget_until_settled(place: Place, call_here: CallHere) -> None:
     settings = {**TOYS, **SETTLED, "max_blocks": "9", "budget": "0.5s"}
-    begun = call_here(*place.command("captioning", **settings)[3:])
-    assert begun.returncode == NO_VERDICT
+    small_campaigns.measure(place, **settings)
     (folder,) = place.journal.iterdir()
     early = small_campaigns.comparison(place)["looks"]
     assert early[-1]["blocks"] < 6
 
-    words = ["--resume=last", "--budget=none", "--max_blocks=12", f"--journal={place.journal}"]
-    assert call_here("captioning", *words, f"--cache={place.cache}").returncode == DONE
+    assert place.resume(budget="none", max_blocks="12").returncode == DONE
     assert journal.read_campaign(folder)["settings"]["max_blocks"] == 12
-    runs = Store(place.uri).runs("captioning")
-    assert {int(run.tags["block"]) for run in runs if run.tags["kind"] == "cell"} == {*range(1, 7)}
+    cells = Store(place.uri).runs("captioning", "tags.kind = 'cell'")
+    assert {int(run.tags["block"]) for run in cells} == {*range(1, 7)}
     looks = [*(look["blocks"] for look in early), 6]
     campaign = Store(place.uri).run(folder.name)
     assert campaign is not None
@@ -83,7 +75,7 @@ def test_resume_continues_after_budget_until_settled(place: Place, call_here: Ca
     assert [(look["blocks"], look["max_blocks"]) for look in report["looks"]] == [
         (block, 9 if number < len(early) else 12) for number, block in enumerate(looks)
     ]
-    assert report["rows"][SETTLED["primary"]]["verdict"] in ("slower", "lower")
+    assert report["rows"][SPEED]["verdict"] in ("slower", "lower")
 
 
 @pytest.mark.parametrize(
@@ -98,15 +90,14 @@ def test_resume_continues_after_budget_until_settled(place: Place, call_here: Ca
 def test_contradicting_settings_are_refused(
     settings: dict[str, Any], code: ErrorCode, values: str
 ) -> None:
-    with pytest.raises(UsageError, match=values) as error:
+    with refused(code, values):
         scheduler.check_stopping(replace(CampaignSettings(), **settings))
-    assert error.value.code is code
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5_400), ("none", math.inf)])
 def test_durations(text: str, seconds: float) -> None:
     assert durations.seconds("budget", text) == seconds
-    with pytest.raises(UsageError, match="budget=2 "):
+    with refused(ErrorCode.INVALID_VALUE, "budget=2 "):
         durations.seconds("budget", "2")
 
 
@@ -205,9 +196,8 @@ def test_spent_error_rate_is_not_spent_again(tmp_path: Path) -> None:
     _, _, campaign = stop(tmp_path, noise(0.2))
     for now, before in ((40, 18), (12, 24)):
         settings = replace(campaign.settings, max_blocks=now)
-        with pytest.raises(UsageError, match=f"18 blocks .* {now};") as error:
+        with refused(ErrorCode.CONFLICT, "18 blocks ", f" {now};"):
             resume.require_extendable("captioning", settings, {"max_blocks": before}, tmp_path, "c")
-        assert error.value.code is ErrorCode.CONFLICT
     # the report may be written again
     resume.require_extendable("captioning", campaign.settings, {"max_blocks": 18}, tmp_path, "c")
 
@@ -217,9 +207,8 @@ def test_resume_changes_only_length() -> None:
     settings = asdict(replace(fixed, until="settled", max_blocks=18, budget="1h"))
     resumed = resume.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
     assert (resumed.max_blocks, resumed.budget, resumed.until) == (40, "2h", "settled")
-    with pytest.raises(UsageError, match=r"max_blocks was 48 .* 40;") as error:
+    with refused(ErrorCode.CHANGED, "max_blocks was 48 ", " 40;"):
         resume.same_settings("captioning", asdict(fixed), {"max_blocks": "40"})
-    assert error.value.code is ErrorCode.CHANGED
 
 
 SPEC = ComparisonSpec(baseline="a", outcomes=[STEP], primary=[STEP])
@@ -335,71 +324,41 @@ def test_repeat_is_used_and_first_runs_are_listed_with_a_code() -> None:
     assert (warning.code, "Block 4 " in warning.text) == (WarningCode.ODD_BLOCK, True)
 
 
-# ---- real processes
+# ---- campaigns
 
 
-def pause_twin(events: Path, process: Process, pauses: Sequence[float]) -> None:
-    """Stop each cell of the second toy in its seventh step, when it is warm, for these seconds."""
-    events.touch()
-    paused: list[int] = []
-    while len(paused) < len(pauses) and process.poll() is None:
-        lines = [line for line in events.read_text().splitlines() if line.endswith("}")]
-        rows = [row for row in map(json.loads, lines) if row["framework"] == "toy+twin"]
-        steps = Counter(row["pid"] for row in rows if row["event"] == "step")
-        for pid in [pid for pid, count in steps.items() if count >= 7 and pid not in paused]:
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(pauses[len(paused)])
-            os.kill(pid, signal.SIGCONT)
-            paused.append(pid)
-        time.sleep(0.01)
-
-
-@pytest.mark.slow  # a pause is odd where the machine is quiet: other noise hides it
 def test_slowed_block_is_measured_again_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Place, call_here: CallHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kill the campaign while it repeats: resume finishes that, and a further one adds nothing."""
-    costs = {"toy": {"step": 0.03}, "toy+twin": {"step": 0.05}}
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(costs))
-    monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(tmp_path / "events"))
-
-    process = place.start(**TOYS, blocks="6", primary="train/examples_per_second")
-    pauses = (0.0, 0.06, 0.03, 1.0, 0.05, 0.02)
-    pause_twin(tmp_path / "events", process, (0.0, *pauses))  # the check takes steps, too
-    wait_for(lambda: any("repeats" in getattr(each, "tags", ()) for each in records(place)), 120)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    monkeypatch.delenv("EVENHAND_TOY_EVENTS")
-    for _ in range(2):
-        done = place.resume()
-        assert done.returncode == 0, done.stdout + done.stderr
-        runs = [run.tags for run in Store(place.uri).runs("captioning")]
-        cells = [tags for tags in runs if (tags["kind"], tags["outcome"]) == ("cell", "ok")]
-        assert len(cells) == 14
-        again = [tags for tags in cells if "repeats" in tags]
-        assert sorted(
-            (tags["framework"], tags["block"], tags["repeats.cause"]) for tags in again
-        ) == [(name, "4", "odd_block") for name in ("toy", "toy+twin")]
+    monkeypatch.setitem(STEP_SECONDS, "toy+twin 4", 0.06)
+    small_campaigns.measure(place, DONE, **TOYS, blocks="6", primary=SPEED)
+    monkeypatch.delitem(STEP_SECONDS, "toy+twin 4")
+    assert place.resume().returncode == DONE
+    cells = list(Store(place.uri).runs("captioning", "tags.kind = 'cell'"))
+    assert len(cells) == 14
+    again = [run.tags for run in cells if "repeats" in run.tags]
+    assert sorted((tags["framework"], tags["block"], tags["repeats.cause"]) for tags in again) == [
+        (name, "4", "odd_block") for name in ("toy", "toy+twin")
+    ]
     report = small_campaigns.comparison(place)
-    row = report["rows"]["train/examples_per_second"]
+    row = report["rows"][SPEED]
     assert (row["verdict"], row["n_blocks"]) == ("slower", 6)
     excluded = [run["block"] for run in report["excluded"] if run["code"] == "odd_block"]
     assert excluded == ["4", "4"]
 
 
 def test_command_of_the_report_measures_more_blocks(place: Place, call_here: CallHere) -> None:
-    begun = call_here(*place.command("captioning", **TOYS, blocks="2")[3:])
-    assert begun.returncode == NO_VERDICT, begun.stderr
+    output = small_campaigns.measure(place, **TOYS, blocks="2")
     (folder,) = place.journal.iterdir()
     words = f"captioning --resume={folder.name} --blocks=6"  # a verdict needs six
-    (line,) = [line for line in begun.stdout.splitlines() if words in line]
+    (line,) = [line for line in output.splitlines() if words in line]
     for name in ("report.md", "report.html"):
         assert words in (folder / "report" / name).read_text()
 
     command = line[line.index(words) :].replace("--blocks=6", "--blocks=3")
     assert call_here(*shlex.split(command)).returncode == NO_VERDICT
     assert journal.read_campaign(folder)["settings"]["blocks"] == 3
-    cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
+    cells = list(Store(place.uri).runs("captioning", "tags.kind = 'cell'"))
     assert sorted(run.tags["block"] for run in cells) == list("112233"), "none is run again"
     assert {run.tags["block"] for run in cells if run.tags.get("looks") == "2"} == {"3"}
     rows = small_campaigns.comparison(place)["rows"].values()
@@ -426,22 +385,16 @@ def write_journal(root: Path, name: str = "f00d", study: str = "captioning") -> 
 def test_restart_locks_journal_before_preparation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise UsageError(ErrorCode.NO_RUNS, "from the preparation")
-
+    error = UsageError(ErrorCode.NO_RUNS, "from the preparation")
+    monkeypatch.setattr(preparation, "prepare", Mock(side_effect=error))
     settings = CampaignSettings(resume="last", journal=str(tmp_path))
-
-    def restart() -> UsageError:
-        with pytest.raises(UsageError) as error:
-            pipeline.reopen("captioning", settings, Display(), {})
-        return error.value
-
-    monkeypatch.setattr(preparation, "prepare", refuse)
     running = Journal(write_journal(tmp_path))
-    assert "f00d" in str(restart()), "another process runs it"
+    with pytest.raises(UsageError, match="f00d"):  # another process runs it
+        pipeline.reopen("captioning", settings, Display(), {})
     running.close()
     for _ in range(2):  # a refused one closes the journal
-        assert restart().code is ErrorCode.NO_RUNS
+        with refused(ErrorCode.NO_RUNS):
+            pipeline.reopen("captioning", settings, Display(), {})
 
 
 @pytest.mark.parametrize(
@@ -505,10 +458,8 @@ def test_more_blocks_need_the_origin_of_the_first(
     records.append(Tags("c", {tag: "another"}))
     records.close()
     extend(6)
-    with pytest.raises(UsageError) as error:
+    with refused(code, "another" if code is ErrorCode.CHANGED else ""):
         extend(blocks)
-    assert error.value.code is code
-    assert ("another" in str(error.value)) == (code is ErrorCode.CHANGED)
 
 
 # ---- looks

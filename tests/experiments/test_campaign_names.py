@@ -1,7 +1,5 @@
 """Names of campaigns: in comparisons of them, and in the list of a tracking server's campaigns."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Settings of a cell in its process, by what the process reports from inside."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -79,12 +77,6 @@ def has_step_rows(cell: Cell, settings: Any) -> bool:
     return bool(rows == settings.batch_size if is_sequence else rows % 64 == 0)
 
 
-def is_validated(cell: Cell, settings: Any) -> bool:
-    """Return whether the held-out captions were evaluated before and after each epoch."""
-    batches = settings.validation_captions // settings.batch_size
-    return cell.calls("evaluations") == 1 + settings.epochs * batches
-
-
 def has_requests(cell: Cell, settings: Any) -> bool:
     size, warmup = settings.inference_batch_sizes[0], settings.warmup_requests
     count = warmup + settings.inference_requests
@@ -108,12 +100,6 @@ def densenet() -> Weights:
     """Return the weights of `FILE`."""
     module = models.spec("densenet201")
     return module.initial_weights(module.Spec(classes=None), np.random.default_rng(7))
-
-
-def has_split(cell: Cell, settings: Any) -> bool:
-    """Return whether half of the pictures trained, or 85 % in a random split."""
-    share = {"own": 0.5, "random": 0.85}[settings.split]
-    return cell.calls("steps") == round(share * PICTURES_OF_A_SPLIT) // settings.batch_size
 
 
 CHECKS: dict[str, Check] = {
@@ -171,7 +157,14 @@ CHECKS: dict[str, Check] = {
     "precision": ("float32", "bfloat16", on("precision")),
     "vocabulary": ("60", "70", of_spec("vocabulary")),
     "length": ("8", "9", of_spec("length")),
-    "validation_captions": ("8", "12", is_validated),
+    "validation_captions": (
+        "8",
+        "12",  # evaluated before and after each epoch
+        lambda cell, settings: (
+            cell.calls("evaluations")
+            == 1 + settings.epochs * (settings.validation_captions // settings.batch_size)
+        ),
+    ),
     "bleu_images": ("4", "3", is_captioned),
     "beams": ("3", "2", is_captioned),
     "inference_batch_sizes": ("2", "5", has_requests),
@@ -192,7 +185,18 @@ OF_PICTURES: dict[str, Check] = {
         ),
     ),
 }
-OF_SPLIT: dict[str, Check] = {"split": ("own", "random", has_split)}
+# Share of the pictures that train.
+SPLITS = {"own": 0.5, "random": 0.85}
+OF_SPLIT: dict[str, Check] = {
+    "split": (
+        "own",
+        "random",
+        lambda cell, settings: (
+            cell.calls("steps")
+            == round(SPLITS[settings.split] * PICTURES_OF_A_SPLIT) // settings.batch_size
+        ),
+    )
+}
 OF_DATA: dict[str, Check] = {
     "data": (
         "synthetic",
@@ -246,27 +250,15 @@ def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
     assert count > 80
 
 
-QUICK_WAYS = ("treatments-everything", "treatments-pictures", "treatments-split", "sweep-data")
-
-
-@pytest.mark.parametrize(
-    ("way", "group"),
-    [
-        pytest.param(way, group, marks=() if f"{way}-{group}" in QUICK_WAYS else pytest.mark.slow)
-        for way in ("treatments", "sweep")
-        for group in GROUPS
-    ],
-)
+@pytest.mark.parametrize("group", GROUPS)
 def test_cell_has_the_settings_of_its_level(
-    place: Place, monkeypatch: pytest.MonkeyPatch, way: str, group: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    check_levels(place, *GROUPS[group], way)
+    check_levels(place, *GROUPS[group])
 
 
-def check_levels(
-    place: Place, base: Mapping[str, str], checks: Mapping[str, Check], way: str
-) -> None:
+def check_levels(place: Place, base: Mapping[str, str], checks: Mapping[str, Check]) -> None:
     """Run a campaign of the first and the second values of all settings of a group."""
     files = {
         "FILE": f"{place.folder}/densenet.safetensors",
@@ -279,14 +271,13 @@ def check_levels(
     first |= {name: check[0] for name, check in checks.items()}
     first["data"] = files.get(first["data"], first["data"])
     second = {name: files.get(check[1], check[1]) for name, check in checks.items()}
-    arguments = (way, "captioning", json.dumps(first), json.dumps(second))
+    arguments = ("captioning", json.dumps(first), json.dumps(second))
     done = place.call(sys.executable, "-m", "tests.experiments.two_levels", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    names = ("first", "second") if way == "treatments" else ("default", "best")
     params = []
-    for level, values in zip(names, (first, {**first, **second}), strict=True):
+    for level, values in {"default": first, "best": first | second}.items():
         settings = settings_.parse(captioning.Settings, captioning.STUDY.presets, values)
-        cell = cell_of(place, level, is_first=level == names[0])
+        cell = cell_of(place, level, is_first=level == "default")
         for name, (*_, is_received) in checks.items():
             assert is_received(cell, settings), (level, name, cell.seen)
         (run,) = (
@@ -342,12 +333,11 @@ def cluster() -> Iterator[Slurm]:
 
 @pytest.mark.slow
 @pytest.mark.debian(package="slurm-wlm")
-@pytest.mark.parametrize("way", ["treatments", "sweep"])
 def test_cell_on_a_cluster_has_the_settings_of_its_level(
-    on_cluster: Place, monkeypatch: pytest.MonkeyPatch, way: str
+    on_cluster: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("EVENHAND_TOY_SEEN", "EVENHAND_TOY_GPU"):  # the device is the node's: a GPU
         monkeypatch.setenv(name, "1")
     base = {**SYNTHETIC, "executor": "slurm", "partition": "main", "timing": "step"}
     device = ("cpu", "cuda", CHECKS["device"][2])
-    check_levels(on_cluster, base, {**CHECKS, "device": device}, way)
+    check_levels(on_cluster, base, {**CHECKS, "device": device})

@@ -1,7 +1,5 @@
 """Classification: a campaign of LeNet, its artifacts, its logged model, and learning."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Output for terminals and tables: names from outside cannot act there."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -92,6 +90,7 @@ def test_table_fits_into_a_terminal_with_heads_over_their_columns() -> None:
     assert "…" not in "".join(narrow)
 
 
+@pytest.mark.usefixtures("local_cells")
 def test_file_of_the_data_is_named_escaped(place: Place, tmp_path: Path) -> None:
     folder = kaggle(tmp_path / "data")
     (folder / "captions.txt").rename(folder / "dataset_\x1b[2J\x1b]0;owned\x07.json")

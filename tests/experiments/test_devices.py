@@ -1,9 +1,10 @@
-"""Devices, CPUs, memory and setup of the machine of a campaign's processes."""
-
-from __future__ import annotations
+"""Devices, CPUs, memory, interpreters and setup of the machine of a campaign's processes."""
 
 import ctypes
 import json
+import sys
+import sysconfig
+import venv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments import studies
-from experiments.config import devices, memory, variation
+from experiments.config import devices, interpreters, memory, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -21,15 +22,17 @@ from experiments.planning.treatments import require_single_steps
 from experiments.run import cell_run, preflight, preparation
 from experiments.run.machine_state import MachineState
 from experiments.run.plan import Plan
-from experiments.run.preparation import PreparedCampaign
 from experiments.run.prepared import PreparedCampaign
 from experiments.workloads import steps
+from models import frameworks
 from models.frameworks.tensorflow.workers import local_rank
-from tests.conftest import ROOT, Place
+from tests.conftest import PYTHONPATH, Place
+from tests.experiments.datasets.folders import refused
+from tests.experiments.small_campaigns import comparison, measure
 from tests.experiments.test_blocks import TOYS
 from tests.models.children import run_python
-from tracking import tuning
-from tracking.errors import ErrorCode, UsageError
+from tracking import provenance, tuning
+from tracking.errors import ErrorCode
 from tracking.store import Store
 
 
@@ -44,10 +47,8 @@ from tracking.store import Store
     ],
 )
 def test_variables_that_change_a_gpus_figures_are_refused(variables: dict[str, str]) -> None:
-    with pytest.raises(UsageError) as error:
+    with refused(ErrorCode.ENVIRONMENT, f"{next(iter(variables))}="):
         devices.check_variables(["cpu", "cuda"], variables)
-    assert error.value.code is ErrorCode.ENVIRONMENT
-    assert str(error.value).startswith(f"{next(iter(variables))}=")
     devices.check_variables(["cpu"], variables)
 
 
@@ -71,10 +72,8 @@ def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
     assert [devices.sensor_seconds(on(device, sensor_seconds=0.3)) for device in both] == [0.3] * 2
     logged = [cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in both]
     assert logged == ["0.5", "0.1"]
-    with pytest.raises(UsageError) as error:
+    with refused(ErrorCode.INVALID_VALUE, "sensor_seconds=0.01", "0.05"):
         preparation.check_settings("captioning", on("cpu", sensor_seconds=0.01))
-    assert "sensor_seconds=0.01" in str(error.value)
-    assert "0.05" in str(error.value)
 
 
 def test_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
@@ -82,16 +81,11 @@ def test_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
     for device, kind in (("cpu", "step"), ("cuda", "both")):
         assert devices.timing(on(device)) == kind
         assert cell_run.logged_settings(on(device), cell)["timing"] == kind
-        assert devices.timing(on(device)) == kind
         for timing in ("step", "free"):
             assert devices.timing(on(device, timing=timing)) == timing
     assert devices.timing(on("auto", gres="gpu:1")) == "both"
     assert devices.timing(on("auto")) == "step"
-
-
-def test_cells_on_cpu_and_gpu_are_timed_alike() -> None:
-    """Runs with different timing are never paired."""
-    varied = on("cpu", vary="device=cpu,cuda")
+    varied = on("cpu", vary="device=cpu,cuda")  # runs with different timing are never paired
     assert {devices.timing(level) for level in variation.each(varied)} == {"step"}
 
 
@@ -148,9 +142,8 @@ def test_auto_queries_the_frameworks_if_nvml_does_not_answer(
     assert devices.resolve("cuda", settings) == "cuda"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"
-    with pytest.raises(UsageError) as error:
+    with refused(ErrorCode.NO_DEVICE):
         devices.resolve("cuda", settings)
-    assert error.value.code is ErrorCode.NO_DEVICE
 
 
 PINNED = CampaignSettings(pin="auto")
@@ -163,19 +156,8 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def write_cores(root: Path, *cores: str) -> Path:
-    """Write which CPUs are threads of one core: `0,4`, or `0-1`."""
-    files = {}
-    for listed in cores:
-        low, dash, high = listed.partition("-")
-        numbers = range(int(low), int(high) + 1) if dash else map(int, listed.split(","))
-        for number in numbers:
-            folder = f"sys/devices/system/cpu/cpu{number}/topology"
-            files[f"{folder}/thread_siblings_list"] = f"{listed}\n"
-    return write_files(root, files)
-
-
-FOUR_CORES = ("0,4", "1,5", "2,6", "3,7")
+FOUR_CORES = ("0,4", "1,5", "2,6", "3,7") * 2  # the threads of each CPU's core
+SIBLINGS = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 @pytest.mark.parametrize(
@@ -185,19 +167,18 @@ FOUR_CORES = ("0,4", "1,5", "2,6", "3,7")
         (FOUR_CORES, (2, 3, 6), (2, 3)),
         (("0", "1", "2"), range(3), (1, 2)),
         (("0", "1"), range(2), (0, 1)),
-        (("0-1",), range(2), (0,)),
+        (("0-1", "0-1"), range(2), (0,)),
     ],
 )
 def test_parent_and_cells_share_no_core(
     cores: Sequence[str], available: Sequence[int], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
-    root = write_cores(tmp_path, *cores)
+    root = write_files(tmp_path, {SIBLINGS.format(cpu): text for cpu, text in enumerate(cores)})
     assert devices.cpus_of_cells(PINNED, available, root) == expected
 
 
 def test_pinned_campaign_records_cpus(place: Place) -> None:
-    done = place.run(**{**TOYS, "frameworks": "toy", "threads": "0"}, blocks="1", pin="auto")
-    assert done.returncode == 3, done.stdout + done.stderr
+    measure(place, **{**TOYS, "frameworks": "toy", "threads": "0"}, blocks="1", pin="auto")
     runs = {run.tags["kind"]: run for run in Store(place.uri).runs("captioning")}
     cell, expected = runs["cell"], devices.cpus_of_cells(PINNED)
     assert cell.params["pin"] == "auto"
@@ -235,61 +216,136 @@ def test_kernel_setup_is_read(tmp_path: Path) -> None:
     }
     assert missing == {}
     assert tuning.memory_pressure(tmp_path) == 12.5
-
-
-def test_memory_pressure_is_a_trouble() -> None:
     (trouble,) = MachineState(memory_pressure_percent=12.5).troubles
     assert "12 %" in trouble
     assert MachineState(memory_pressure_percent=9.0).troubles == ()
 
 
-TOY = str(ROOT / "tests" / "toy_framework" / "installed")
-TIMES, BYTES = 20, 40_000_000
-PAGES = BYTES // 4_096
-# Blocks above 32 MiB, the largest that glibc's threshold adjusts itself to, are mapped anew.
-SCRIPT = f"""
-import resource, sys, threading
-sys.path.insert(0, sys.argv[2])
-from types import SimpleNamespace
-from experiments.cell.opening import opened
-from experiments.studies.captioning import Settings
-
-settings = Settings(malloc=sys.argv[1])
-opened(SimpleNamespace(
-    framework="toy", device="cpu", threads=1, block=1, settings=settings, environment={{}}
-))
-
-def page_faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-def faults():
-    bytes([1]) * {BYTES}
-    before = page_faults()
-    for _ in range({TIMES}):
-        bytes([1]) * {BYTES}
-    counts.append(page_faults() - before)
-
-counts = []
-faults()
-worker = threading.Thread(target=faults)
-worker.start()
-worker.join()
-print(*counts)
-"""
-
-
-@pytest.mark.parametrize("malloc", ["system", "keep"])
-def test_malloc_keep_retains_freed_memory(malloc: str) -> None:
-    for faults in map(int, run_python("-c", SCRIPT, malloc, TOY).stdout.split()):
-        if malloc == "keep":
-            assert faults < 0.01 * TIMES * PAGES
-        else:  # huge pages would leave a 512th of the faults
-            assert faults > TIMES * PAGES / 512
-
-
 def test_other_c_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
-    with pytest.raises(UsageError) as error:
+    with refused(ErrorCode.UNSUPPORTED, "malloc=keep"):
         memory.keep_freed()
-    assert error.value.code is ErrorCode.UNSUPPORTED
-    assert "malloc=keep" in str(error.value)
+
+
+# ---- frameworks with a separate interpreter: a virtual environment over this one's packages
+
+# The other environment seems to have another version of this package.
+PACKAGE, VERSION = "sacrebleu", "99.1"
+
+
+def environment(folder: Path) -> Path:
+    """Make a virtual environment without any package; returns its interpreter."""
+    venv.create(folder, symlinks=True)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Return an interpreter with another version of one package, which records its calls."""
+    python = environment(tmp_path / "other")
+    (site,) = (tmp_path / "other" / "lib").glob("python*/site-packages")
+    (site / "below.pth").write_text(
+        f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n"
+    )
+    info = site / f"{PACKAGE}-{VERSION}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {VERSION}\n")
+    listing = tmp_path / "other" / "listing"
+    listing.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path / "calls"}\nexec {python} "$@"\n')
+    listing.chmod(0o755)
+    return listing
+
+
+def test_framework_of_a_campaign_has_its_interpreter(
+    place: Place, other: Path, tmp_path: Path
+) -> None:
+    measure(place, **TOYS, blocks="1", pythons=f"toy+twin={other}", timing="step")
+    calls = (tmp_path / "calls").read_text().splitlines()
+    # the check of the device and a cell
+    assert sum("-m experiments.workloads" in call for call in calls) == 2
+    assert sum("-m models.parity" in call for call in calls) == 1
+    (folder,) = place.journal.iterdir()
+    cells = list(Store(place.uri).runs("captioning", "tags.kind = 'cell'"))
+    assert len(cells) == 2
+    ours = provenance.packages(frameworks.distributions())[PACKAGE]
+    for run in cells:
+        is_twin = run.params["framework"] == "toy+twin"
+        assert run.tags.get("interpreter", "") == (str(other) if is_twin else "")
+        assert run.tags[f"version.{PACKAGE}"] == (VERSION if is_twin else ours)
+        (path,) = folder.glob(f"cells/*/{run.tags['origin'][:8]}/environment.json")
+        assert json.loads(path.read_text())["packages"][PACKAGE] == run.tags[f"version.{PACKAGE}"]
+    assert len({run.tags["environment"] for run in cells}) == 1, "blocks have one environment"
+    facts = comparison(place)["environment"]
+    versions = {level: values[f"version.{PACKAGE}"] for level, values in facts.items()}
+    assert versions == {"toy": ours, "toy+twin": VERSION}
+    assert VERSION in (folder / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("framework", "expected"),
+    [
+        ("tensorflow", "/a"),
+        ("tensorflow+xla", "/b"),
+        ("tensorflow+eager", "/a"),
+        ("keras-tensorflow", ""),
+        ("pytorch", ""),
+    ],
+)
+def test_variants_have_the_interpreter_of_their_framework(framework: str, expected: str) -> None:
+    pythons = ("tensorflow=/a", "tensorflow+xla=/b")
+    assert interpreters.separate(framework, pythons) == expected
+    assert interpreters.executable(framework, pythons) == (expected or sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("pythons", "code"),
+    [
+        ("tensorflow", ErrorCode.INVALID_VALUE),
+        ("tensorflow=", ErrorCode.INVALID_VALUE),
+        ("tensorflow=bin/python", ErrorCode.INVALID_VALUE),
+        ("tensorflow=/a,tensorflow=/b", ErrorCode.DUPLICATE),
+        ("tensorflow=/nowhere/python", ErrorCode.NOT_FOUND),
+        ("tensorflow=/bin/true", ErrorCode.NOT_INSTALLED),
+        ("tensorflow=/bin/ls", ErrorCode.NOT_INSTALLED),
+    ],
+)
+def test_unusable_interpreter_is_refused(pythons: str, code: ErrorCode) -> None:
+    with refused(code, "pythons", "tensorflow"):
+        interpreters.missing("tensorflow", pythons.split(","))
+
+
+def test_environment_without_the_framework_names_the_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    python = environment(tmp_path / "bare")
+    reason = interpreters.missing("pytorch", [f"pytorch={python}"]) or ""
+    assert "pip install" in reason
+    assert f"{python} -m pip" in reason
+
+
+@pytest.mark.skipif(bool(provenance.gpus()), reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    ("framework", "word"),
+    [
+        ("pytorch", "NVIDIA driver"),
+        pytest.param("tensorflow", "cuda", marks=pytest.mark.slow),
+    ],
+)
+def test_framework_without_a_gpu_reports_its_reason(framework: str, word: str) -> None:
+    if reason := frameworks.missing(framework):
+        pytest.skip(reason)
+    script = f"""
+from models.errors import NoDevice
+from models.frameworks import open_framework
+try:
+    open_framework({framework!r}, device="cuda", threads=1, precision="float32", seed=0)
+except NoDevice as error:
+    print(error)
+"""
+    done = run_python("-c", script)
+    reason, _, detail = done.stdout.partition(" reports: ")
+    assert "device 'cuda'" in reason
+    assert word in detail
+    assert detail.count("\n") == 1
+    assert framework != "tensorflow" or "cuda" in done.stderr, "the whole text is in the log"

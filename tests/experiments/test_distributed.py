@@ -1,7 +1,5 @@
 """Several workers that train one network, compared with one that has all of their images."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -10,14 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import mlflow
 import numpy as np
 import psutil
 import pytest
-from mlflow.entities import Run
 
 from experiments.contract import CellSpec, Node
 from experiments.run.cell_process import CellProcess
@@ -25,27 +22,19 @@ from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, training
 from experiments.workloads.distributed.check import Proof
 from tests.cells import cell_spec
-from tests.conftest import NewPlace, Place, wait_for
-from tests.experiments.small_campaigns import with_details
-from tracking.errors import ErrorCode, EvenhandError, UsageError
+from tests.conftest import Place, wait_for
+from tests.experiments import small_campaigns
+from tests.experiments.datasets.folders import refused
+from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import RunOutcome
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two CPUs")
 
 
-def command(place: Place, **options: str) -> tuple[str, ...]:
-    """Return a small campaign of one and two workers, which needs no idle machine."""
-    settings = {
-        "frameworks": "pytorch",
-        "steps": "12",
-        "figures": "false",
-        "others_limit_percent": "100",
-        "journal": str(place.journal),
-        "cache": str(place.cache),
-        **options,
-    }
-    flags = (f"--{name}={text}" for name, text in settings.items())
-    return (sys.executable, "-m", "experiments", "distributed", *flags)
+def command(place: Place, **options: str) -> list[str]:
+    """Return a small campaign of one and two workers."""
+    settings = {"frameworks": "pytorch", "steps": "12", **options}
+    return small_campaigns.command(place, "distributed", **settings)
 
 
 def cell(folder: Path, framework: str, **options: object) -> CellSpec[distributed.Settings]:
@@ -73,7 +62,8 @@ def test_two_workers_train_as_one_with_all_images(
     assert proof.error <= proof.limit == 1e-12
 
 
-@pytest.mark.parametrize("hook", ["fp16", pytest.param("powersgd", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", ["fp16", "powersgd"])
 def test_compression_loses_at_most_its_limit(tmp_path: Path, hook: str) -> None:
     proof = check.proven(check.run_proof(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook))
     print(f"{hook}: {proof.error:.1e} of the {proof.measure}, at most {proof.limit:.1e}")
@@ -297,26 +287,8 @@ def test_groups_that_cannot_be_trained_are_refused(
     settings: dict[str, object], code: ErrorCode, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distributed.provenance, "gpus", list)
-    with pytest.raises(UsageError, match=named) as error:
+    with refused(code, named):
         distributed.treatments(distributed.Settings(timing="step", **settings))  # type: ignore[arg-type]
-    assert error.value.code is code
-
-
-STEPS = 40  # the worker is killed as soon as it has started
-
-
-@dataclass(frozen=True)
-class LostWorker:
-    """Campaign whose first cell with two workers has lost one of them."""
-
-    place: Place
-    code: int
-    output: str
-    worker: psutil.Process
-
-    def runs(self, kind: str, outcome: str = "") -> list[Run]:
-        query = f"tags.kind = '{kind}'" + f" and tags.outcome = '{outcome}'" * bool(outcome)
-        return with_details(mlflow.MlflowClient(self.place.uri).search_runs(["1"], query))
 
 
 def ranks(place: Place) -> list[psutil.Process]:
@@ -330,28 +302,34 @@ def ranks(place: Place) -> list[psutil.Process]:
     ]
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory, new_place: NewPlace) -> LostWorker:
+@two_cpus
+def test_dead_worker_costs_a_cell_and_not_the_campaign(place: Place) -> None:
     """Lose a worker by SIGKILL, which is noticed at once regardless of the patience."""
-    place = new_place(tmp_path_factory.mktemp("killed"))
-    options = {"steps": str(STEPS), "patience_seconds": "300", "blocks": "2"}
+    options = {"steps": "40", "patience_seconds": "300", "blocks": "2"}
     campaign = place.begin(*command(place, **options))
     cells = place.journal.glob
     wait_for(lambda: any(cells("*/cells/*/*/worker_1_of_2.log")) and bool(ranks(place)), 600)
     (worker,) = ranks(place)
     worker.kill()
-    return LostWorker(place, campaign.wait(900), campaign.output, worker)
+    assert campaign.wait(900) == 1, campaign.output  # a cell failed
+    assert not psutil.pid_exists(worker.pid)
+    runs = small_campaigns.cells(place)
+    (failed,) = (run.data for run in runs if run.data.tags["outcome"] == "failed")
+    assert failed.params["group"] == "2"
+    assert "worker 1 was killed by SIGKILL" in failed.tags["outcome_reason"]
+    trained = [run.data for run in runs if run.data.tags["outcome"] == "ok"]
+    assert len(trained) == 3
+    check_proof(place, {run.params["group"]: run.metrics for run in trained})
 
 
-@two_cpus
-def test_workers_of_a_block_are_stored_with_their_proof(killed: LostWorker) -> None:
-    (campaign,) = killed.runs("campaign")
+def check_proof(place: Place, cells: Mapping[str, Mapping[str, float]]) -> None:
+    """Check that a cell with two workers has the proof of the campaign."""
+    (campaign,) = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'campaign'")
     assert campaign.data.tags["workers_parity"] == "equal"
     path = Path(campaign.info.artifact_uri, "workers_parity.json")
     (proof,) = json.loads(path.read_text())
     assert (proof["level"], proof["hook"], proof["steps"]) == ("2", "none", 5)
     assert proof["error"] <= proof["limit"] == 1e-12
-    cells = {run.data.params["group"]: run.data.metrics for run in killed.runs("cell", "ok")}
     # the same images, in float32: after a few hundred steps rounding has grown to a few 1e-4
     assert cells["1"]["train/loss"] == pytest.approx(cells["2"]["train/loss"], rel=1e-3)
     assert cells["2"]["check/weights_error"] == proof["error"]
@@ -359,20 +337,3 @@ def test_workers_of_a_block_are_stored_with_their_proof(killed: LostWorker) -> N
     assert cells["2"]["train/alone_step_seconds"] > 0
     assert cells["2"]["check/workers"] == 2
     assert "check/weights_error" not in cells["1"]
-
-
-@two_cpus
-def test_dead_worker_costs_a_cell_and_not_the_campaign(killed: LostWorker) -> None:
-    assert killed.code == 1, killed.output  # a cell failed
-    assert len(killed.runs("cell", "ok")) == 3
-    (failed,) = killed.runs("cell", "failed")
-    assert failed.data.params["group"] == "2"
-    assert "worker 1 was killed by SIGKILL" in failed.data.tags["outcome_reason"]
-    assert not psutil.pid_exists(killed.worker.pid)
-    report = next(killed.place.journal.glob("*/report/comparison.json"))
-    blocks = {
-        row["b"]: row["n_blocks"]
-        for row in json.loads(report.read_text())["rows"]
-        if row["metric"] == "train/examples_per_second"
-    }
-    assert blocks == {"2": 1}

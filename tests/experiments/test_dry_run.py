@@ -1,7 +1,5 @@
 """Dry run: real journals of the toy framework, and detectable effects against statsmodels."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from dataclasses import replace
@@ -34,6 +32,7 @@ def files(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
+@pytest.mark.usefixtures("local_cells")
 def test_dry_run_forecasts_and_writes_nothing(place: Place) -> None:
     def dry_run(**overrides: str) -> dict[str, str]:
         """Return the lines of a forecast by their titles."""
@@ -67,7 +66,8 @@ def test_dry_run_forecasts_and_writes_nothing(place: Place) -> None:
 PRESETS = [(name, preset) for name in studies.available() for preset in studies.load(name).presets]
 # What a preset leaves to the user.
 INPUTS = {
-    "captioning": ["--data=scenes"],
+    "captioning": ["--data=synthetic"],
+    "captioning demo": ["--data=scenes"],
     "classification": ["--data=digits"],
     "classification original": ["--data=cifar"],
     "lenet paper": ["--data=mnist"],

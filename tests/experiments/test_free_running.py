@@ -1,6 +1,4 @@
-"""Steps that run freely, on a device whose costs are known: every figure is exact."""
-
-from __future__ import annotations
+"""Steps that run freely on a device whose costs are known, and how many fit into a time."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,21 +8,26 @@ from typing import Any
 
 import pytest
 
-from experiments.cell import measure, timing
+from experiments.cell import measure as cell_measure
+from experiments.cell import timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
-from experiments.config.settings import cell_values
+from experiments.cli.codes import NO_VERDICT
+from experiments.config import settings as settings_
+from experiments.contract import DatasetInfo, Prepared
 from experiments.studies import captioning, grid
 from experiments.workloads import steps
+from experiments.workloads.captioning import prepare
 from experiments.workloads.grid import measure as grid_measure
 from models.contract import Batch, OptimizerConfig
-from tests.conftest import Place
-from tests.experiments.known_device import FakeTime, RecordedOutput, batches, cell, open_toy
-from tests.toy_framework import costs
+from tests.conftest import Place, set_toy_costs
+from tests.experiments.datasets.folders import refused
+from tests.experiments.known_device import RecordedOutput, batches, cell, open_toy, set_costs
+from tests.experiments.small_campaigns import cells, comparison, measure
+from tests.experiments.test_blocks import TOYS
 from tests.toy_framework.adapter import Adapter
-from tracking.errors import ErrorCode, EvenhandError, UsageError
-from tracking.store import Store
+from tracking.errors import ErrorCode, EvenhandError
 
 pytestmark = pytest.mark.usefixtures("toy_installed")
 # A device that takes longer than its host, and the other way round.
@@ -41,10 +44,7 @@ SLOW_HOST = {**SLOW_DEVICE, "launch": 20.0}
 
 @pytest.fixture(params=[SLOW_DEVICE, SLOW_HOST], ids=["slow device", "slow host"])
 def cost(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": request.param}))
-    fake = FakeTime()
-    for module in (costs, timing, measure):
-        monkeypatch.setattr(module, "time", fake)
+    set_costs(monkeypatch, request.param)
     seconds: dict[str, float] = request.param
     return seconds
 
@@ -127,7 +127,7 @@ class Task:
 
 
 def train_task(task: Any, folder: Path, toy: Any, output: Any) -> TrainingState:
-    return measure._train(task, cell(folder), *toy, DevicePeaks(toy[0]), output)
+    return cell_measure._train(task, cell(folder), *toy, DevicePeaks(toy[0]), output)
 
 
 def test_training_runs_freely_after_warmup(tmp_path: Path, cost: dict[str, float]) -> None:
@@ -146,7 +146,9 @@ def test_resumed_training_keeps_windows_and_warms_up(tmp_path: Path) -> None:
     toy = open_toy()
     with pytest.raises(KeyboardInterrupt):
         train_task(Task(2), tmp_path, toy, RecordedOutput())
-    saved = Checkpoint(tmp_path / "checkpoint", cell_values(cell(tmp_path).settings)).load(*toy)
+    saved = Checkpoint(
+        tmp_path / "checkpoint", settings_.cell_values(cell(tmp_path).settings)
+    ).load(*toy)
     assert [window.steps for window in saved.windows] == [4, 1, 4, 4]
     state = train_task(Task(), tmp_path, toy, RecordedOutput())
     assert len(state.seconds) == 6
@@ -168,9 +170,8 @@ def test_too_long_windows_are_refused(kind: str, window_steps: int, most: int) -
     if not most:
         steps.check(settings, 1_000, "training captions", "scenes")
         return
-    with pytest.raises(UsageError, match=f"window_steps={window_steps}.*at most {most}") as error:
+    with refused(ErrorCode.TOO_LARGE, f"window_steps={window_steps}", f"at most {most}"):
         steps.check(settings, 1_000, "training captions", "scenes")
-    assert error.value.code is ErrorCode.TOO_LARGE
 
 
 class DivergingFramework(Adapter):
@@ -199,19 +200,57 @@ def test_infinite_loss_is_detected_in_a_window(kind: str, monkeypatch: pytest.Mo
     assert error.value.code is ErrorCode.DIVERGED
 
 
+@pytest.mark.usefixtures("local_cells")
 def test_free_running_campaign_is_judged_by_throughput(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run a campaign whose second framework is slower by a known cost."""
-    slow = {"toy": {"step": 0.01}, "toy+twin": {"step": 0.02}}
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(slow))
-    sizes = {"data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
-    settings = {"blocks": "2", "steps_per_epoch": "8", "timing": "free", "window_steps": "4"}
-    done = place.run(frameworks="toy,toy+twin", protocol="paper", **sizes, **settings)
-    assert done.returncode == 3, done.stderr + done.stdout
-    report = json.loads(next(place.journal.glob("*/report/comparison.json")).read_text())
-    blocks = {row["metric"]: row["n_blocks"] for row in report["rows"]}
+    set_toy_costs(monkeypatch, step=0.01)
+    settings = {"steps_per_epoch": "8", "timing": "free", "window_steps": "4", "protocol": "paper"}
+    measure(place, **{**TOYS, **settings}, blocks="2")
+    blocks = {metric: row["n_blocks"] for metric, row in comparison(place)["rows"].items()}
     assert "train/step_seconds" not in blocks
     assert blocks["train/examples_per_second"] == 2
-    runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
-    assert {(run.params["timing"], run.params["window_steps"]) for run in runs} == {("free", "4")}
+    params = [run.data.params for run in cells(place)]
+    assert {(each["timing"], each["window_steps"]) for each in params} == {("free", "4")}
+
+
+# ---- length of a training by the time that a step takes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "changes", "expected"),
+    [
+        ((0.01, 0.02), {}, 20),
+        ((0.01, 0.08), {}, 15),
+        ((0.12, 0.01), {}, 10),
+        ((3.0,), {}, 5),
+        ((3.0,), {"warmup_steps": "70"}, 10),  # fewer would leave nothing to be measured
+        ((3.0,), {"timing": "free", "window_steps": "15"}, 15),
+        ((), {}, 20),
+    ],
+)
+def test_slowest_framework_decides(
+    seconds: tuple[float, ...], changes: dict[str, str], expected: int
+) -> None:
+    """Take 8 epochs of 20 steps, and 10 s: a step of 80 ms leaves 15 steps to an epoch."""
+    texts = {"preset": "demo", "training_seconds": "10", **changes}
+    settings = settings_.parse(captioning.Settings, captioning.STUDY.presets, texts)
+    findings = [{steps.STEP_SECONDS: repr(each)} for each in seconds]
+    info = DatasetInfo("", "", "", {"training_captions": 680}, {})
+    shorter = prepare.shortened(settings, Prepared(info, {}), findings)
+    assert shorter.steps_per_epoch == expected
+
+
+@pytest.mark.usefixtures("local_cells")
+def test_steps_are_those_of_the_campaign_and_of_what_continues_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take 0.6 s for steps of 30 ms: 10 in each of two epochs."""
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy+twin": {"step": 0.03}}))
+    few = {"data": "scenes", "images": "160", "epochs": "2", "steps_per_epoch": "20"}
+    measure(place, **{**TOYS, **few}, blocks="1", training_seconds="0.7")
+    (journal,) = place.journal.iterdir()
+    assert json.loads((journal / "campaign.json").read_text())["settings"]["steps_per_epoch"] == 10
+    set_toy_costs(monkeypatch, step=0.001)
+    assert place.resume(blocks="2").returncode == NO_VERDICT
+    assert [run.data.params["steps_per_epoch"] for run in cells(place)] == ["10"] * 4

@@ -1,7 +1,5 @@
 """Grid on synthetic tensors: small campaigns, memory that ends, and the estimated warm-up."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -44,7 +42,11 @@ def raw(cell: Run, phase: str) -> list[float]:
     "frameworks",
     ["toy,toy+twin", pytest.param("pytorch,tensorflow,keras-torch", marks=pytest.mark.slow)],
 )
-def test_points_are_timed_in_both_phases(place: Place, frameworks: str) -> None:
+def test_points_are_timed_in_both_phases(
+    place: Place, frameworks: str, request: pytest.FixtureRequest
+) -> None:
+    if frameworks.startswith("toy"):
+        request.getfixturevalue("local_cells")
     point = {"models": "lenet", "image_sizes": "28", "batch_sizes": "3"}
     run(place, "grid", frameworks=frameworks, **{**POINT, **point})
     assert len(cells(place)) == len(frameworks.split(","))
@@ -65,6 +67,7 @@ def test_points_are_timed_in_both_phases(place: Place, frameworks: str) -> None:
     assert "model=lenet, image\\_size=28, batch\\_size=3" in report(place)
 
 
+@pytest.mark.usefixtures("local_cells")
 def test_point_that_cannot_train_is_not_available_and_the_rest_runs(place: Place) -> None:
     points = {"models": "mobilenet_v2", "image_sizes": "32", "batch_sizes": "1,2"}
     output = run(place, "grid", frameworks="toy,toy+twin", **{**POINT, **points})

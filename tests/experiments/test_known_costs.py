@@ -3,14 +3,11 @@
 The table of docs/measurement.md is derived from the framework's log of what it did when.
 """
 
-from __future__ import annotations
-
+import io
 import json
-import os
 import re
 import statistics
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,11 @@ import pyarrow.parquet
 import pytest
 
 from experiments.cell.checkpoint import TrainingState
-from experiments.run.cell_process import CellProcess
-from models import frameworks
+from experiments.cell.output import Emitter
+from experiments.workloads import __main__ as workloads
 from tests.cells import cell_spec
-from tests.conftest import PYTHONPATH, ROOT
+from tests.conftest import ROOT
+from tests.experiments.known_device import set_costs
 from tracking.records import RunOutcome
 
 # Seconds. The device begins when it is launched and works while the host synchronises.
@@ -40,10 +38,7 @@ COSTS = {
 }
 ON_DEVICE = COSTS["step"] + COSTS["update"]
 STEP, ANSWER = COSTS["launch"] + ON_DEVICE + COSTS["read"], COSTS["infer"] + COSTS["read"]
-# What our code and a busy machine may add to the quickest step or request: less than a copy.
-LATE = 0.008
-ROUNDED = 0.002  # clock times are stored in milliseconds, and the two clocks drift
-PHASES = ("train", "train_windows", "inference")
+LATE = 0.001  # what all readings of the clock take, and milliseconds as stored
 STEPS = 8
 FEW = {"seed": 1, "threads": 1, "inference_requests": 8, "epochs": 2, "steps_per_epoch": STEPS}
 # Workload -> study, settings, examples of a step.
@@ -89,102 +84,70 @@ class Measured:
     Attributes:
         metrics: Metrics of the run.
         events: Log of the framework.
-        spans: Begin and end of the steps, windows and requests, in `time.perf_counter` seconds.
-        examples: Examples of each window.
-        judged: Seconds of the steps after the warm-up.
-        answered: Seconds of all requests.
+        rows: Steps, windows and requests.
     """
 
     metrics: dict[str, float]
     events: list[dict[str, Any]]
-    spans: dict[str, list[Span]]
-    examples: list[int]
-    judged: list[float]
-    answered: list[float]
+    rows: list[dict[str, Any]]
 
     def events_of(self, event: str) -> list[Span]:
         return [(row["began"], row["ended"]) for row in self.events if row["event"] == event]
 
+    def values(self, phase: str, name: str = "seconds") -> list[Any]:
+        return [row[name] for row in self.rows if row["phase"].partition("_batch_")[0] == phase]
 
-Cells = dict[tuple[str, str], Measured]
-
-
-def measure(folder: Path, keys: Iterable[tuple[str, str]]) -> Cells:
-    """Run cells at the same time: they sleep most of their time."""
-    children = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", PYTHONPATH)
-        patch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": COSTS}))
-        for entry in PYTHONPATH.split(os.pathsep):
-            patch.syspath_prepend(entry)
-        frameworks._variants.cache_clear()
-        for workload, timing in keys:
-            place = folder / f"{workload} {timing}"
-            place.mkdir()
-            study, settings, _ = WORKLOADS[workload]
-            values = {**settings, "timing": timing, "window_steps": 3}
-            spec = cell_spec(place, study, "toy", "cpu", 0, values)
-            patch.setenv("EVENHAND_TOY_EVENTS", str(place / "events"))
-            children[workload, timing] = CellProcess(spec, lambda _: None)
-            children[workload, timing].start()
-    frameworks._variants.cache_clear()
-    return {key: finish(child, folder / " ".join(key)) for key, child in children.items()}
+    def spans(self, phase: str) -> list[Span]:
+        ends = [ended_ms / 1_000 for ended_ms in self.values(phase, "ended_ms")]
+        return [(end - seconds, end) for end, seconds in zip(ends, self.values(phase), strict=True)]
 
 
-def finish(child: CellProcess, place: Path) -> Measured:
-    while child.open:
-        child.poll(1.0)
-    closed = child.end()
-    assert closed is not None
-    assert closed.outcome == RunOutcome.OK, closed.reason
-    (file,) = place.glob("cells/*/values.parquet")
-    rows = pyarrow.parquet.read_table(file).to_pylist()
-    for row in rows:
-        row["phase"] = row["phase"].partition("_batch_")[0]
-    wall = time.time() - time.perf_counter()
-    spans: dict[str, list[Span]] = {phase: [] for phase in PHASES}
-    for row in rows:
-        if row["ended_ms"] is not None:
-            end = row["ended_ms"] / 1_000 - wall
-            spans[row["phase"]].append((end - row["seconds"], end))
-    return Measured(
-        child.latest,
-        [json.loads(line) for line in (place / "events").read_text().splitlines()],
-        spans,
-        [row["examples"] for row in rows if row["phase"] == "train_windows"],
-        [row["seconds"] for row in rows if row["phase"] == "train" and not row["warmup"]],
-        [row["seconds"] for row in rows if row["phase"] == "inference"],
-    )
+Measure = Callable[[str, str], Measured]
 
 
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> Cells:
-    """Measure cells at most five at a time."""
-    timed_steps = [(name, "step") for name in ("captioning", "classification", "grid")]
-    folder = tmp_path_factory.mktemp("costs")
-    return measure(folder, timed_steps) | measure(folder, WINDOWS)
+@pytest.fixture
+def measured(tmp_path: Path, toy_installed: None, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Return a function that measures a workload, with a timing, on a clock that costs move."""
+    set_costs(monkeypatch, COSTS)
+    monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(tmp_path / "events"))
+
+    def run(workload: str, kind: str) -> Measured:
+        study, settings, _ = WORKLOADS[workload]
+        values = {**settings, "timing": kind, "window_steps": 3}
+        spec, stream = cell_spec(tmp_path, study, "toy", "cpu", 0, values), io.StringIO()
+        spec.path.mkdir(parents=True)
+        closed = workloads.run(spec, Emitter(spec, stream, io.StringIO()))
+        assert closed.outcome == RunOutcome.OK, closed.reason
+        messages = [json.loads(line) for line in stream.getvalue().splitlines()]
+        points = [point for message in messages for point in message.get("points", ())]
+        return Measured(
+            {point["key"]: point["value"] for point in points},
+            [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()],
+            pyarrow.parquet.read_table(spec.path / "values.parquet").to_pylist(),
+        )
+
+    return run
 
 
 @pytest.mark.parametrize("name", ["captioning", "classification", "grid"])
-def test_clocks_hold_the_device_work_and_one_result(cells: Cells, name: str) -> None:
-    cell = cells[name, "step"]
-    assert STEP <= min(cell.judged) < STEP + LATE
-    median = statistics.median(cell.judged)
-    assert cell.metrics["train/step_seconds"] == pytest.approx(median, rel=1e-3)
-    assert ANSWER <= min(cell.answered) < ANSWER + LATE
-    latency = cell.metrics["inference/latency_seconds_p50"]
-    assert min(cell.answered) <= latency <= max(cell.answered)
+def test_clocks_hold_the_device_work_and_one_result(measured: Measure, name: str) -> None:
+    cell = measured(name, "step")
+    assert STEP <= min(cell.values("train")) <= max(cell.values("train")) < STEP + LATE
+    assert STEP <= cell.metrics["train/step_seconds"] < STEP + LATE
+    answered = cell.values("inference")
+    assert ANSWER <= min(answered) <= max(answered) < ANSWER + LATE
+    assert ANSWER <= cell.metrics["inference/latency_seconds_p50"] < ANSWER + LATE
 
 
-def test_epoch_includes_input_but_not_validation(cells: Cells) -> None:
+def test_epoch_includes_input_but_not_validation(measured: Measure) -> None:
     """The second epoch lasted from its first batch to its last loss, without validation."""
-    cell = cells["classification", "step"]
-    steps, metrics = cell.spans["train"], cell.metrics
+    cell = measured("classification", "step")
+    steps, metrics = cell.spans("train"), cell.metrics
     epoch, mean = metrics["train/epoch_seconds"], metrics["input/seconds_mean"]
     inputs = [span for span in cell.events_of("input") if span[0] < steps[-1][1]]
     assert len(inputs) == len(steps) == 2 * STEPS
     assert epoch >= STEPS * (COSTS["input"] + COSTS["copy"] + COSTS["synchronise"] + STEP)
-    assert epoch == pytest.approx(steps[-1][1] - inputs[STEPS][0], abs=STEPS * LATE)
+    assert epoch == pytest.approx(steps[-1][1] - inputs[STEPS][0], abs=LATE)
     throughput = pytest.approx(STEPS * 100 / epoch, rel=1e-3)
     assert metrics["train/epoch_examples_per_second"] == throughput
     spent = statistics.mean(end - start for start, end in inputs)
@@ -192,16 +155,15 @@ def test_epoch_includes_input_but_not_validation(cells: Cells) -> None:
 
 
 @pytest.mark.parametrize("key", WINDOWS)
-def test_free_running_steps_overlap(cells: Cells, key: tuple[str, str]) -> None:
+def test_free_running_steps_overlap(measured: Measure, key: tuple[str, str]) -> None:
     """Compare with single steps, which would take 64 ms longer in a window of three."""
-    cell = cells[key]
-    counts = [examples // WORKLOADS[key[0]][2] for examples in cell.examples]
+    cell = measured(*key)
+    examples = cell.values("train_windows", "examples")
+    counts = [count // WORKLOADS[key[0]][2] for count in examples]
     assert tuple(counts) == (WINDOWS[key] or tuple(counts))
-    whole = []
-    for (start, end), steps in zip(cell.spans["train_windows"], counts, strict=True):
-        assert end - start >= COSTS["launch"] + steps * ON_DEVICE + COSTS["read"] - ROUNDED
-        whole += [end - start] * (steps == 3)
-    assert min(whole) < 3 * STEP
+    expected = [COSTS["launch"] + steps * ON_DEVICE + COSTS["read"] for steps in counts]
+    assert cell.values("train_windows") == pytest.approx(expected, abs=LATE)
+    assert cell.values("train_windows")[counts.index(3)] < 3 * STEP
 
 
 def documented(column: str) -> dict[str, str]:
@@ -215,17 +177,17 @@ def is_inside(span: Span, spans: Sequence[Span]) -> bool:
     return any(start <= middle <= end for start, end in spans)
 
 
-def test_window_contains_its_steps_and_one_loss(cells: Cells) -> None:
+def test_window_contains_its_steps_and_one_loss(measured: Measure) -> None:
     """Its batches are made and copied before it, and the other losses are read after it."""
-    cell = cells["classification", "free"]
+    cell = measured("classification", "free")
     outside, inside = ("input", "copy", "evaluate"), ("launch", "step", "update")
-    for window, examples in zip(cell.spans["train_windows"], cell.examples, strict=True):
+    windows, examples = cell.spans("train_windows"), cell.values("train_windows", "examples")
+    for window, count in zip(windows, examples, strict=True):
         counts = {
             event: sum(is_inside(span, [window]) for span in cell.events_of(event))
             for event in (*outside, *inside, "read")
         }
-        steps = examples // 100
-        expected = {**dict.fromkeys(outside, 0), **dict.fromkeys(inside, steps), "read": 1}
+        expected = dict.fromkeys(outside, 0) | dict.fromkeys(inside, count // 100) | {"read": 1}
         assert counts == expected
     assert documented("window") == {
         **dict.fromkeys(outside, "outside"),
@@ -234,10 +196,10 @@ def test_window_contains_its_steps_and_one_loss(cells: Cells) -> None:
     }
 
 
-def test_documented_columns_match_events(cells: Cells) -> None:
+def test_documented_columns_match_events(measured: Measure) -> None:
     """`classification` does all of it; an epoch's first batch is made before its first step."""
-    cell = cells["classification", "step"]
-    steps, requests = cell.spans["train"], cell.spans["inference"]
+    cell = measured("classification", "step")
+    steps, requests = cell.spans("train"), cell.spans("inference")
     epochs = [(steps[first][0], steps[first + STEPS - 1][1]) for first in (0, STEPS)]
     trained = steps[-1][1]
 

@@ -1,23 +1,27 @@
-"""Load by other programs: cells that it meets alone are repeated, and times judged under it."""
-
-from __future__ import annotations
+"""The machine: load by other programs, which repeats cells, temperature, GPUs, and its clock."""
 
 import json
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from experiments.run import machine_state
 from experiments.run.journal_runs import cell_results
+from experiments.run.machine_state import MachineState
 from tests import neighbours
 from tests.conftest import Place, set_toy_costs, titled, wait_for
 from tests.experiments import small_campaigns
 from tests.experiments.race import races
+from tests.experiments.test_blocks import TOYS
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
+from tracking import clock
 from tracking.journal import Journal
 from tracking.records import (
     OTHERS_CPU,
@@ -30,18 +34,8 @@ from tracking.records import (
     StoredRun,
     Tags,
 )
+from tracking.sensors import load
 from tracking.store import Store
-
-# Two frameworks that sleep: all work on the CPUs is that of others.
-TOYS = {
-    "frameworks": "toy,toy+twin",
-    "data": "synthetic",
-    "vocabulary": "60",
-    "length": "8",
-    "inference_requests": "2",
-    "bleu_images": "1",
-    "epochs": "1",
-}
 
 
 def cells(place: Place) -> dict[str, list[StoredRun]]:
@@ -56,10 +50,10 @@ def cells(place: Place) -> dict[str, list[StoredRun]]:
 def test_steady_load_repeats_no_cell_and_is_recorded(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Take all CPUs, so that no other test adds to it."""
+    """Take all CPUs, so that no other test adds to it. The frameworks sleep."""
     set_toy_costs(monkeypatch, step=0.05)
     with neighbours.busy(os.cpu_count() or 1):
-        small_campaigns.measure(place, **TOYS, blocks="2", others_limit_percent="20")
+        small_campaigns.measure(place, **{**TOYS, "others_limit_percent": "20"}, blocks="2")
     runs = cells(place)
     assert len(runs) == 4
     for (run,) in runs.values():
@@ -79,7 +73,7 @@ def test_cell_with_more_load_than_others_is_repeated_once(
         runs = [record for record in records(place) if isinstance(record, RunOpened)]
         return [run for run in runs if run.tags["kind"] == "cell"]
 
-    campaign = place.start(**TOYS, blocks="2", others_limit_percent="20")
+    campaign = place.start(**{**TOYS, "others_limit_percent": "20"}, blocks="2")
     wait_for(lambda: len(opened()) == 4, 120)
     with neighbours.busy(os.cpu_count() or 1):
         wait_for(lambda: "repeats" in opened()[-1].tags, 120)
@@ -179,7 +173,7 @@ def test_background_load_causes_no_false_verdict(
 ) -> None:
     """Run A/A 20 times, six blocks each: a difference beyond the margin is a false verdict."""
     set_toy_costs(monkeypatch, step=0.02)
-    settings = {**TOYS, "steps_per_epoch": "12", "blocks": "6", "others_limit_percent": "10"}
+    settings = {**TOYS, "blocks": "6", "others_limit_percent": "10"}
     with neighbours.busy(os.cpu_count() or 1):
         for seed in range(20):
             done = place.run(**settings, seed=str(seed))
@@ -188,3 +182,98 @@ def test_background_load_causes_no_false_verdict(
     rows = [row for report in reports for row in json.loads(report.read_text())["rows"]]
     assert not [row for row in rows if row["verdict"] in ("faster", "slower", "higher", "lower")]
     assert sum("other programs" in row["reason"] for row in rows) >= 20, "the load was present"
+
+
+# ---- state of the machine before the first cell, and its clock
+
+OBSERVE = """
+import dataclasses, json
+from experiments.run.machine_state import observe
+from tracking.sensors import load
+state = observe(load.take_snapshot(), "cuda", WORKERS)
+print(json.dumps([dataclasses.asdict(state), state.troubles, state.metrics]))
+"""
+
+
+def test_load_by_others_is_observed() -> None:
+    began = load.take_snapshot()
+    with neighbours.busy(1):
+        time.sleep(0.8)
+        state = machine_state.observe(began, "cpu")
+    assert state.others_percent > 10  # a fifth of a core at least, also where other tests run
+    assert state.troubles
+    quiet = MachineState(others_percent=9.0)
+    assert quiet.troubles == ()
+    assert quiet.metrics == {"idle/others_cpu_percent": 9.0}
+    assert MachineState.from_values({"others_percent": 9.0, "of_another_version": {}}) == quiet
+
+
+def test_gpus_of_a_cell_are_observed_with_their_other_processes(driver: Driver) -> None:
+    driver.answers({"1.pid": 1, "1.celsius": 45, "2.pid": 1}, cards=3, milliwatts=60_000)
+    visible = {"CUDA_VISIBLE_DEVICES": "0,1,2"}
+    single, pair = (
+        json.loads(driver.python(OBSERVE.replace("WORKERS", n), **visible)) for n in "12"
+    )
+    assert [len(state["on_gpu"]) for state, *_ in (single, pair)] == [0, 1]
+    assert any("(1)" in line for line in pair[1])
+    for (state, _, metrics), expected in (
+        (single, {"gpu_0": 61}),
+        (pair, {"gpu_0": 61, "gpu_1": 45}),
+    ):
+        celsius = {name: value for name, value in state["celsius"].items() if "gpu" in name}
+        assert celsius == expected
+        assert metrics["idle/gpu_0/temperature_celsius"] == 61
+
+
+WAIT = """
+import json
+from experiments.run.machine_state import cool_down
+from tracking.sensors import Sensors
+warm = []
+sensors = Sensors(device="cuda")
+text = cool_down({"gpu_0": 40.0}, sensors, LIMIT, lambda name, _: not warm.append(name))
+print(json.dumps([text, warm]))
+"""
+
+
+def test_cool_down_waits_for_start_temperature(driver: Driver) -> None:
+    driver.answers(celsius=43)
+    assert json.loads(driver.python(WAIT.replace("LIMIT", "5"))) == ["", []]
+    driver.answers(celsius=58)
+    threading.Timer(1.0, lambda: driver.answers(celsius=42)).start()
+    text, warm = json.loads(driver.python(WAIT.replace("LIMIT", "60")))
+    assert "gpu_0 58" in text
+    assert warm
+    driver.answers(celsius=58)
+    text, _ = json.loads(driver.python(WAIT.replace("LIMIT", "1")))
+    assert text.startswith("still gpu_0 58")
+
+
+def test_invisible_gpu_is_refused_with_what_repairs_it(
+    place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Show a GPU that the framework cannot reach, as plain `tensorflow` without CUDA libraries."""
+    for name, text in driver.environment.items():
+        monkeypatch.setenv(name, text)
+    settings = {"frameworks": "toy", "blocks": "1", "device": "auto", "cool_down_seconds": "0"}
+    process = place.begin(*driver.loaded(place.command("captioning", **{**TOYS, **settings})))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2, output
+    assert "toy does not see Test GPU" in output
+    assert "setup" in output
+    assert "--device cpu" in output
+
+
+@pytest.mark.parametrize(
+    ("moved", "reported"), [(-3_600.0, 3_600.0), (-1.0, 0.0), (0.5, 0.0), (120.0, -120.0)]
+)
+def test_clock_jump_differs_from_drift(
+    monkeypatch: pytest.MonkeyPatch, moved: float, reported: float
+) -> None:
+    system_time = clock.time.time
+    campaign_clock = clock.Clock()
+    before = campaign_clock.now()
+    monkeypatch.setattr(clock.time, "time", lambda: system_time() + moved)
+    assert campaign_clock.set_back() == pytest.approx(reported, abs=0.1)
+    assert campaign_clock.set_back() == 0
+    assert 0 <= campaign_clock.now() - before < 10

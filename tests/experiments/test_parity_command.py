@@ -1,7 +1,5 @@
 """Command `parity`, and the parity check of a campaign before it measures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping
@@ -22,32 +20,20 @@ from experiments.run.prepared import PreparedCampaign
 from experiments.studies import classification
 from models.parity import QUANTITIES, ParityRequest, Row, Side
 from tests.conftest import Place
+from tests.experiments.small_campaigns import measure
+from tests.experiments.test_blocks import TOYS
 from tracking import mlflow_defaults, provenance
 
-TOYS = ("--frameworks", "toy,toy+twin")
 
-
-def parity(place: Place, **options: str) -> tuple[int, str]:
+def parity(place: Place, code: int, **options: str) -> str:
     words = [f"--{name}={value}" for name, value in options.items()]
     done = place.call(sys.executable, "-m", "experiments", "parity", *words)
-    return done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.slow  # test_contract.py judges the same network; the next test has the command's run
-def test_real_frameworks_are_proven_equal(place: Place) -> None:
-    code, output = parity(place, models="vgg16_cifar", frameworks="pytorch,keras-torch")
-    assert code == 0, output
-    (run,) = mlflow.MlflowClient(place.uri).search_runs(["1"])
-    errors = {name.rpartition("/")[2]: value for name, value in run.data.metrics.items()}
-    assert errors.keys() == QUANTITIES.keys()
-    assert 0 <= errors["forward"] < 1e-12
-    assert errors["mask"] == 0
-    assert 0 < errors["dropout"] < 0.01  # two draws of a million
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def test_check_that_refuses_prints_no_table(place: Place) -> None:
-    code, output = parity(place, models="vgg16_cifar", frameworks="toy,toy+twin")
-    assert code == FAILED
+    output = parity(place, FAILED, models="vgg16_cifar", frameworks="toy,toy+twin")
     assert "vgg16_cifar" in output
     assert TITLE not in output
 
@@ -55,15 +41,13 @@ def test_check_that_refuses_prints_no_table(place: Place) -> None:
 def test_lines_of_mlflow_go_to_a_file(place: Place) -> None:
     """It makes the tables of a new store, which it reports line by line."""
     new = replace(place, uri=f"sqlite:///{place.folder}/new.db")
-    done = new.call(*(sys.executable, "-m", "experiments"), *("parity", "--models=lenet"), *TOYS)
-    assert (done.returncode, done.stderr) == (DONE, "")
+    assert "mlflow.store" not in parity(new, DONE, models="lenet", frameworks="toy,toy+twin")
     assert "mlflow.store.db" in (place.folder / mlflow_defaults.LOG).read_text()
 
 
 def test_several_models_are_proven_at_once(place: Place) -> None:
     models = ("lenet", "caption_decoder")
-    code, output = parity(place, models=",".join(models), frameworks="toy,toy+twin")
-    assert code == 0, output
+    parity(place, DONE, models=",".join(models), frameworks="toy,toy+twin")
     client = mlflow.MlflowClient(place.uri)
     (run,) = client.search_runs(["1"])
     assert (run.data.tags["kind"], run.data.tags["parity"]) == ("parity", "equal")
@@ -102,22 +86,16 @@ def test_wrong_call_is_one_line(
     assert part in line
 
 
+@pytest.mark.usefixtures("local_cells")
 def test_unequal_models_are_refused_or_marked(place: Place) -> None:
-    options = {
-        "data": "synthetic",
-        "vocabulary": "60",
-        "length": "8",
-        "frameworks": "toy,toy+stock",
-        "optimizer": "adam-stock",
-        "blocks": "1",
-    }
+    stock = {"frameworks": "toy,toy+stock", "optimizer": "adam-stock"}
+    options = {**TOYS, **stock, "blocks": "1"}
     refused = place.run(**options)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "allow_unequal=true" in refused.stderr
     client = mlflow.MlflowClient(place.uri)
     assert not client.search_experiments(filter_string="name = 'captioning'")
-    marked = place.run(**options, allow_unequal="true")
-    assert marked.returncode == 3, marked.stdout + marked.stderr  # one block: no verdict
+    measure(place, **options, allow_unequal="true")
     report = next(place.journal.glob("*/report/report.html")).read_text()
     assert report.index("UNEQUAL") < report.index("Verdicts")
     cells = client.search_runs(["1"], "tags.kind = 'cell'")
@@ -125,9 +103,7 @@ def test_unequal_models_are_refused_or_marked(place: Place) -> None:
     rows = json.loads(next(place.journal.glob("*/parity.json")).read_text())
     assert rows[0]["model"] == "caption_decoder"
     # the command fails
-    frameworks = options["frameworks"]
-    code, output = parity(place, models="lenet", frameworks=frameworks, optimizer="adam-stock")
-    assert code == 1
+    output = parity(place, FAILED, models="lenet", **stock)
     assert "toy+stock" in output
     assert "Traceback" not in output
 

@@ -1,7 +1,5 @@
 """Profile of a step with known costs and operators, and compilations of a training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import permutations, repeat
@@ -12,21 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.cell import timing
 from experiments.cell.loop import Compiling, TrainingLoop
-from experiments.cell.profile import GAPS, PARTS, STEPS, covered, parts, profile
+from experiments.cell.profile import GAPS, PARTS, STEPS, parts, profile
 from experiments.cell.timing import EVERY_STEP
 from models.contract import Profile, Span
 from models.frameworks.spans import Event, leaves
-from tests.experiments.known_device import FakeTime, RecordedOutput, batches, cell, open_toy
+from tests.experiments.known_device import RecordedOutput, batches, cell, open_toy, set_costs
 from tests.toy_framework import costs
 
 LAYERS = ("operators", "copies", "unrecorded", "framework", "steps")
-
-
-def test_overlapping_spans_count_once() -> None:
-    assert covered([]) == 0
-    assert covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
 
 
 def test_moment_belongs_to_the_first_part_that_goes_on() -> None:
@@ -91,10 +83,7 @@ def test_parts_are_what_they_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: str
 ) -> None:
     """In windows the host launches the next step while the device works."""
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": COSTS}))
-    fake = FakeTime()
-    for module in (costs, timing):
-        monkeypatch.setattr(module, "time", fake)
+    set_costs(monkeypatch, COSTS)
     output = RecordedOutput()
 
     def slow_batches() -> Iterator[Any]:

@@ -3,11 +3,8 @@
 `test_captioning.py` registers the models of real frameworks.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -15,13 +12,16 @@ from mlflow.entities.model_registry import ModelVersion, RegisteredModelTag
 from mlflow.prompt.constants import IS_PROMPT_TAG_KEY
 
 from experiments import studies
+from experiments.cli.codes import DONE
 from experiments.config import settings as settings_
 from experiments.run import preparation
 from tests.conftest import Place, set_toy_costs
-from tests.experiments.small_campaigns import cells
+from tests.experiments.datasets.folders import refused
+from tests.experiments.small_campaigns import cells, comparison, measure
 from tracking.accounts import Account, registered_model
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode
 
+pytestmark = pytest.mark.usefixtures("local_cells")
 NAME = "scenes captioner"
 SMALL = {
     "frameworks": "toy,toy+twin",
@@ -48,9 +48,8 @@ def test_what_cannot_be_registered_is_refused_at_once(
     study: str, options: dict[str, str], code: ErrorCode
 ) -> None:
     module = studies.load(study)
-    with pytest.raises(UsageError, match="register") as error:
+    with refused(code, "register"):
         preparation.check_settings(study, settings_.parse(module.settings, module.presets, options))
-    assert error.value.code == code
 
 
 def test_names_begin_with_the_team_of_an_account() -> None:
@@ -61,12 +60,6 @@ def test_names_begin_with_the_team_of_an_account() -> None:
         registered_model(Account("root", is_admin=True, teams=()), "", "captioner") == "captioner"
     )
     assert registered_model(None, "vision", "captioner") == "captioner"
-
-
-def run(place: Place, code: int, **settings: str) -> str:
-    done = place.run(**{**SMALL, **settings})
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
 
 
 def versions(place: Place) -> dict[int, ModelVersion]:
@@ -92,24 +85,18 @@ def aliases(place: Place) -> dict[str, str]:
     }
 
 
-def primary_rows(place: Place) -> dict[str, dict[str, Any]]:
-    report = next(place.journal.glob("*/report/comparison.json"))
-    rows = json.loads(report.read_text())["rows"]
-    return {row["metric"]: row for row in rows if row["family"] == "primary"}
-
-
 @pytest.mark.slow
 def test_verdict_is_registered_and_a_later_campaign_without_one_takes_the_alias_away(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(COSTS))
-    run(place, 0, blocks="6")
+    measure(place, DONE, **SMALL, blocks="6")
     first = {
         cell.data.params["framework"]: cell
         for cell in cells(place)
         if cell.data.tags["block"] == "1"
     }
-    registered, rows = by_framework(place), primary_rows(place)
+    registered, rows = by_framework(place), comparison(place)["rows"]
     assert aliases(place) == {"baseline": "toy", "fastest": "toy+twin"}
     for framework, version in registered.items():
         (output,) = first[framework].outputs.model_outputs
@@ -117,7 +104,8 @@ def test_verdict_is_registered_and_a_later_campaign_without_one_takes_the_alias_
         assert version.tags["baseline"] == "toy"
     tags = registered["toy+twin"].tags
     assert tags["verdict/train/examples_per_second/code"] == "different"
-    for metric, row in rows.items():
+    primary = {metric: row for metric, row in rows.items() if row["family"] == "primary"}
+    for metric, row in primary.items():
         assert tags[f"verdict/{metric}"] == row["verdict"]
         if row["estimate"] is not None:
             assert float(tags[f"verdict/{metric}/estimate"]) == pytest.approx(row["estimate"], 1e-5)
@@ -130,7 +118,7 @@ def test_verdict_is_registered_and_a_later_campaign_without_one_takes_the_alias_
     }
     assert aliases(place) == {"baseline": "toy", "fastest": "toy+twin"}
 
-    run(place, 3, blocks="1")
+    measure(place, **SMALL, blocks="1")
     assert versions(place).keys() == {1, 2, 3, 4}
     assert aliases(place) == {"baseline": "toy"}
     campaign = by_framework(place)["toy"].tags["campaign"]
@@ -144,7 +132,7 @@ def test_finished_campaign_is_registered_by_resuming_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_toy_costs(monkeypatch, step=0.001)
-    run(place, 3, blocks="1", register="")
+    measure(place, **{**SMALL, "register": ""}, blocks="1")
     assert not versions(place)
     done = place.resume(register=NAME)
     assert done.returncode == 3, done.stdout + done.stderr
@@ -159,7 +147,7 @@ def test_refused_registration_keeps_the_results(
     set_toy_costs(monkeypatch, step=0.001)
     registry = MlflowClient(place.uri)._get_registry_client().store
     registry.create_registered_model(NAME, [RegisteredModelTag(IS_PROMPT_TAG_KEY, "true")])
-    output = run(place, 3, blocks="1")
+    output = measure(place, **SMALL, blocks="1")
     assert re.search("refused: ModelRegistered of .*", output)
     assert {cell.info.status for cell in cells(place)} == {"FINISHED"}
     assert next(place.journal.glob("*/report/report.html")).is_file()
@@ -168,6 +156,7 @@ def test_refused_registration_keeps_the_results(
 @pytest.mark.slow
 def test_models_of_no_cell_are_a_warning(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     set_toy_costs(monkeypatch, step=0.001)
-    output = run(place, 3, blocks="1", data="synthetic", vocabulary="100", length="6")
+    few = {"data": "synthetic", "vocabulary": "100", "length": "6"}
+    output = measure(place, **SMALL, **few, blocks="1")
     assert f"! register={NAME}" in output
     assert not versions(place)

@@ -1,7 +1,5 @@
 """Schedule: which cells run, in which order and how often."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

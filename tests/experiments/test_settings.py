@@ -1,21 +1,28 @@
 """Settings from text: presets, checks, and one line for every mistake."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from experiments import studies
 from experiments.cell import timing
 from experiments.cell.timing import PhaseValues
+from experiments.cli import entries
+from experiments.cli.codes import DONE, WRONG_CALL
+from experiments.cli.main import main
 from experiments.config import settings as settings_
 from experiments.planning import design
+from experiments.planning import treatments as treatments_
 from experiments.studies import captioning
-from tracking.errors import ErrorCode, UsageError
+from tests.experiments.datasets.folders import refused
+from tests.experiments.small_campaigns import required
+from tracking.errors import ErrorCode
 
 
 def parse(**options: str) -> captioning.Settings:
@@ -49,11 +56,8 @@ def test_option_replaces_file_that_replaces_preset_that_replaces_default(tmp_pat
     ],
 )
 def test_mistake_is_one_line(options: dict[str, str], code: ErrorCode, part: str) -> None:
-    with pytest.raises(UsageError) as error:
+    with refused(code, part):
         parse(**options)
-    assert error.value.code is code
-    assert part in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -142,3 +146,52 @@ def test_percentiles_need_enough_requests(requests: int, available: set[int]) ->
     assert set(timing.percentiles([0.1] * requests)) == available
     for q in available:  # a distribution-free 95 % interval exists exactly from here on
         assert max(q / 100, 1 - q / 100) ** requests <= 0.025
+
+
+# ---- parameters that a study sets for each cell, which users cannot set
+
+PARAMETERS = {
+    f"{study}-{field.name}": (study, field)
+    for study in studies.available()
+    for field in dataclasses.fields(studies.load(study).settings)
+    if field.metadata.get("instead")
+}
+
+
+@pytest.mark.parametrize(("study", "field"), PARAMETERS.values(), ids=PARAMETERS)
+def test_parameter_cannot_be_set_by_users(
+    study: str, field: dataclasses.Field[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, instead = entries.load(study).fields.keys(), set(field.metadata["instead"])
+    assert instead
+    assert instead <= names - {field.name}
+    value = "1" if isinstance(field.default, int) else "fp16"
+    (tmp_path / "settings.json").write_text(json.dumps({field.name: value}))
+    for words in (
+        [study, f"--{field.name}={value}"],
+        [study, f"--settings={tmp_path / 'settings.json'}"],
+        [study, f"--vary={field.name}=1,2"],
+        ["sweep", f"--experiment={study}", "--search=seed=1|2", f"--{field.name}={value}"],
+    ):
+        assert main(words) == WRONG_CALL
+        (line,) = capsys.readouterr().err.splitlines()
+        assert all(name in line for name in (field.name, *field.metadata["instead"]))
+    assert main([study, "--help", "all"]) == DONE
+    assert not re.search(rf"^  --{field.name}\b", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("study", studies.available())
+def test_cells_overwrite_no_setting_of_the_user(study: str) -> None:
+    module = studies.load(study)
+    options = {"workers": "1"} if study == "distributed" else required(study)
+    settings = settings_.parse(module.settings, module.presets, options)
+    parameters = settings_.parameter_names(settings)
+    for treatment in treatments_.list_treatments(module, settings):
+        assert isinstance(treatment.merged(settings), module.settings)
+        assert parameters <= treatment.settings.keys()
+        # only controls have a delay
+        # `level` has NAME=COMMAND, of which a cell has the name
+        for name in treatment.settings.keys() - parameters - {"inject_delay", "level"}:
+            value = getattr(settings, name)
+            levels = value if isinstance(value, tuple) else ()
+            assert not value or treatment.settings[name] in (value, *levels), name

@@ -1,7 +1,5 @@
 """Cells that take turns: both sides of the token's protocol, against the log of a toy framework."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -125,16 +123,20 @@ def campaign(module_place: Place) -> Campaign:
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps(COSTS))
         patch.setenv("EVENHAND_TOY_EVENTS", str(log))
         small_campaigns.measure(place, **TOYS, blocks="2", inference_batch_sizes="1,2")
-    (journal,) = place.journal.iterdir()
-    events = [json.loads(line) for line in log.read_text().splitlines()]
+    processes: dict[int, list[dict[str, Any]]] = {}
+    for event in map(json.loads, log.read_text().splitlines()):
+        processes.setdefault(event["pid"], []).append(event)
+    trained = [
+        events
+        for events in processes.values()
+        if sum(event["event"] == "step" for event in events) == STEPS
+    ]
     cells = {}
-    for run in Store(place.uri).runs("captioning"):
-        if run.tags["kind"] == "cell":
-            (path,) = (journal / "cells" / run.tags["cell"]).glob("*/turns.csv")
-            turns, name = read_turns(path), run.tags["framework"]
-            cells[int(run.tags["block"]), name] = Cell(
-                run, turns, events_of(name, turns, events), path.parent
-            )
+    for run in Store(place.uri).runs("captioning", "tags.kind = 'cell'"):
+        (path,) = place.journal.glob(f"*/cells/{run.tags['cell']}/*/turns.csv")
+        block, name = int(run.tags["block"]), run.tags["framework"]
+        of_framework = [events for events in trained if events[0]["framework"] == name]
+        cells[block, name] = Cell(run, read_turns(path), of_framework[block - 1], path.parent)
     return Campaign(cells, small_campaigns.comparison(place)["rows"])
 
 
@@ -147,19 +149,6 @@ def read_turns(path: Path) -> list[dict[str, Any]]:
         turn["began"] = int(row["began_ms"]) / 1_000 - offset
         turns.append({**turn, "seconds": float(row["seconds"])})
     return turns
-
-
-def events_of(
-    framework: str, turns: Sequence[Mapping[str, Any]], events: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the events of the only process of the framework that began with the first turn."""
-    began, end = turns[0]["began"], turns[-1]["began"] + turns[-1]["seconds"]
-    firsts: dict[int, float] = {}
-    for event in events:
-        if event["framework"] == framework:
-            firsts.setdefault(event["pid"], event["began"])
-    (pid,) = (pid for pid, first in firsts.items() if began < first < end)
-    return [event for event in events if event["pid"] == pid]
 
 
 def test_only_one_interleaved_cell_works_at_a_time(campaign: Campaign) -> None:

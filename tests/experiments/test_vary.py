@@ -1,7 +1,5 @@
 """Values of one setting in the same blocks of a campaign: parsing, cells and comparison."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -16,19 +14,13 @@ from experiments.config import variation
 from experiments.planning.design import Cell
 from experiments.run.plan import Plan
 from tests.conftest import Place
+from tests.experiments.small_campaigns import cells, measure
+from tests.experiments.test_blocks import TOYS
 from tests.experiments.test_cell_settings import report_of
 from tracking.errors import UsageError
-from tracking.records import StoredRun
 from tracking.store import Store
 
-TOY = {
-    "frameworks": "toy",
-    "data": "synthetic",
-    "vocabulary": "60",
-    "length": "8",
-    "bleu_images": "1",
-    "blocks": "1",
-}
+TOY = {**TOYS, "frameworks": "toy", "blocks": "1"}
 INVALID = """
 threads · threads= · =1,2 · threads=1 · threads=1,,2 · threads=1,1 · threads=1,x · threads=1,5000
 threads=0,2 · device=auto,cpu · malloc=keep,other · tread=1,2 · blocks=1,2
@@ -119,10 +111,6 @@ def test_trainings_of_different_length_are_compared_by_rates(
 # ---- campaigns
 
 
-def cells(place: Place) -> list[StoredRun]:
-    return [run for run in Store(place.uri).runs("captioning") if run.tags.get("kind") == "cell"]
-
-
 def reports(place: Place) -> dict[str, Mapping[str, Any]]:
     """Return the toy's report of the first block's cells, by the name of their treatment."""
     folders = place.journal.glob("*/cells/block-001-*/*/")
@@ -135,18 +123,14 @@ def rows(place: Place) -> list[dict[str, Any]]:
     return table
 
 
-def vary(place: Place, text: str, **options: str) -> None:
-    done = place.run(**{**TOY, **options, "vary": text})
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-
-
 @pytest.fixture(autouse=True)
 def toy_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
 
 
+@pytest.mark.usefixtures("local_cells")
 def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> None:
-    vary(place, "vocabulary=60,70")
+    measure(place, **TOY, vary="vocabulary=60,70")
     assert {name: report["spec"]["vocabulary"] for name, report in reports(place).items()} == {
         "toy-vocabulary-60": "60",
         "toy-vocabulary-70": "70",
@@ -155,7 +139,7 @@ def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> N
     assert done.returncode == 3, done.stdout + done.stderr
     changed = place.resume(vary="vocabulary=60,80")
     assert (changed.returncode, changed.stderr.count("\n")) == (2, 1), changed.stderr
-    runs = cells(place)
+    runs = [run.data for run in cells(place)]
     blocks = sorted((run.tags["block"], run.params["vocabulary"]) for run in runs)
     assert blocks == [("1", "60"), ("1", "70"), ("2", "60"), ("2", "70")]
     assert {run.params["vary"] for run in runs} == {"vocabulary=60,70"}
@@ -166,17 +150,17 @@ def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> N
 
 def test_frameworks_can_be_compared_at_each_value(place: Place) -> None:
     """Let the cells take turns, with a control."""
-    frameworks = "toy,toy+twin"
-    vary(place, "malloc=system,keep", frameworks=frameworks, pairing="interleaved", aa="true")
-    runs = cells(place)
-    assert sorted(run.tags["treatment"] for run in runs) == [
+    settings = {**TOYS, "pairing": "interleaved", "aa": "true", "vary": "malloc=system,keep"}
+    measure(place, **settings, blocks="1")
+    tags = [run.tags for run in Store(place.uri).runs("captioning", "tags.kind = 'cell'")]
+    assert sorted(each["treatment"] for each in tags) == [
         "toy A/A · malloc=system",
         "toy · malloc=keep",
         "toy · malloc=system",
         "toy+twin · malloc=keep",
         "toy+twin · malloc=system",
     ]
-    assert len({run.tags["turns"] for run in runs}) == 1
+    assert len({each["turns"] for each in tags}) == 1
     for name, report in reports(place).items():
         assert (report["faults"] < 100) == name.endswith("keep")
     assert {(row["factor"], row["stratum"]) for row in rows(place)} == {
@@ -194,12 +178,12 @@ def test_frameworks_can_be_compared_at_each_value(place: Place) -> None:
 def test_environment_variable_reaches_cells(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "EVENHAND_TOY_WORD"
     monkeypatch.setenv(name, "of the parent")
-    vary(place, f"env.{name}=none|a,b/c|d")
+    measure(place, **TOY, vary=f"env.{name}=none|a,b/c|d")
     words = {key: report["environment"].get(name) for key, report in reports(place).items()}
     assert words == {
         "toy-env.EVENHAND-TOY-WORD-1": None,
         "toy-env.EVENHAND-TOY-WORD-2": "a,b/c",
         "toy-env.EVENHAND-TOY-WORD-3": "d",
     }
-    assert sorted(run.params[f"env.{name}"] for run in cells(place)) == ["a,b/c", "d", "none"]
+    assert sorted(run.data.params[f"env.{name}"] for run in cells(place)) == ["a,b/c", "d", "none"]
     assert {row["factor"] for row in rows(place)} == {f"env.{name}"}

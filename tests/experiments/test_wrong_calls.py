@@ -1,7 +1,5 @@
 """Wrong calls and damaged inputs: one line that names the value, exit code 2, no cell."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -165,6 +163,7 @@ def test_weights_that_cannot_be_loaded(
     refuse("c1103571.pth", "weights=random", weights="imagenet", frameworks="toy")
 
 
+@pytest.mark.usefixtures("local_cells")
 def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) -> None:
     data = kaggle(place.folder / "data", images=120)
     (data / "Images" / "7.jpg").write_text("not a picture")

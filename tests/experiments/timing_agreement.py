@@ -5,8 +5,6 @@
 ratio of the two throughputs, with its 95 % t interval. CAMPAIGN: its run id.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
