@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -168,11 +169,6 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, str], str]] = [
     ((), {"MLFLOW_AUTH_ADMIN_PASSWORD": "tiny"}, "MLFLOW_AUTH_ADMIN_PASSWORD"),
     ((), {"EVENHAND_PROXY_SECRET": "short"}, "EVENHAND_PROXY_SECRET"),
     ((), {"MLFLOW_AUTH_CONFIG_PATH": "missing.ini"}, "MLFLOW_AUTH_CONFIG_PATH"),
-    (
-        (),
-        {"MLFLOW_ENABLE_WORKSPACES": "", "MLFLOW_AUTH_CONFIG_PATH": "missing.ini"},
-        "MLFLOW_AUTH_CONFIG_PATH",
-    ),
 ]
 # Lines of the file of accounts that are refused.
 SETTINGS = ("default_permission = EDIT", "auth_cache_ttl_seconds = 0", "database_uri = ")
@@ -228,3 +224,12 @@ def test_artifacts_are_apart_from_databases(tmp_path: Path, empty_store: Path) -
     for artifacts, text in {tmp_path / "link": "auth.ini", folder: f"{folder}/store.db"}.items():
         options = ("--artifacts-destination", str(artifacts))
         assert text in refusal(folder, empty_store, options, named)
+
+
+@pytest.mark.slow
+def test_empty_variable_of_workspaces_is_an_unset_one(tmp_path: Path) -> None:
+    environment = {**os.environ, "MLFLOW_ENABLE_WORKSPACES": "", "MLFLOW_AUTH_CONFIG_PATH": "x"}
+    done = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "MLFLOW_AUTH_CONFIG_PATH" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
