@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from models import frameworks
 from tests import debian, warm
-from tests.tracking.postgres import Postgres, running
+from tests.tracking.postgres import Postgres, free_port, running
 from tracking import mlflow_defaults
 
 if TYPE_CHECKING:
@@ -288,9 +287,7 @@ class Server:
         self._folder, self._options = folder, ("--workers", str(workers))
         self._is_warm = workers == 1  # several processes come with MLflow's own command only
         self.backend = backend or f"sqlite:///{folder}/server.db"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self.start()
 
@@ -378,7 +375,7 @@ def postgres() -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def group(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Yield a server with PostgreSQL, passwords, and three teams with a user each."""
-    from tests.deploy.group import add_teams, free_port, mlflow_server
+    from tests.deploy.group import add_teams, mlflow_server
 
     folder, database = tmp_path_factory.mktemp("group"), postgres.database("teams")
     options = ("--workers", "2", "--backend-store-uri", database)

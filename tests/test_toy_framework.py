@@ -1,4 +1,4 @@
-"""Framework of another distribution: its entry point, contract, and stated costs."""
+"""Framework of another distribution: its entry point and contract."""
 
 from __future__ import annotations
 
@@ -81,52 +81,3 @@ def test_wrong_entry_point_is_one_line(tmp_path: Path, value: str, reason: str) 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert value in done.stderr
     assert reason in done.stderr
-
-
-COSTS = """
-import json, sys, time
-import numpy as np
-import models
-from models.contract import Batch, OptimizerConfig
-from models.frameworks import open_framework
-framework = open_framework("toy", device="cpu", threads=1, precision="float32", seed=0)
-module = models.spec("lenet")
-network = framework.build("lenet", module.Spec())
-pictures = np.zeros((4, 28, 28, 1), np.float32)
-batch = Batch((pictures,), np.zeros(4, np.int32), np.ones(4, np.float32))
-optimizer = framework.optimizer(network, OptimizerConfig("adam", 0.1))
-moments = [time.perf_counter()]
-placed = framework.place(batch)
-moments.append(time.perf_counter())
-framework.train_step(network, optimizer, batch)
-moments.append(time.perf_counter())
-framework.synchronise()
-moments.append(time.perf_counter())
-loss = framework.train_step(network, optimizer, placed)
-moments.append(time.perf_counter())
-float(loss)
-moments.append(time.perf_counter())
-print(json.dumps(moments))
-"""
-
-
-EVENTS = "start build copy copy launch step update synchronise launch step update read"
-COPY, LAUNCH, STEP, UPDATE, READ = 0.03, 0.01, 0.1, 0.04, 0.05
-
-
-def test_costs_are_spent_and_recorded(tmp_path: Path) -> None:
-    costs = {"copy": COPY, "launch": LAUNCH, "step": STEP, "update": UPDATE, "read": READ}
-    events = tmp_path / "events"
-    variables = {"EVENHAND_TOY_COSTS": json.dumps({"toy": costs})}
-    done = python("-c", COSTS, EVENHAND_TOY_EVENTS=str(events), **variables)
-    start, placed, launched, synchronised, again, read = json.loads(done.stdout)
-    # a sleep is never short, and may be long where other tests run
-    assert placed - start >= COPY
-    assert launched - placed >= COPY + LAUNCH, "copied once more, since that batch was not placed"
-    assert synchronised - placed >= COPY + LAUNCH + STEP + UPDATE
-    assert again - synchronised >= LAUNCH
-    assert read - synchronised >= LAUNCH + STEP + READ
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
-    assert " ".join(line["event"] for line in lines) == EVENTS
-    for line in lines:  # a difference of two floats
-        assert line["ended"] - line["began"] >= costs.get(line["event"], 0.0) - 1e-6

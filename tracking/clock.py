@@ -25,10 +25,6 @@ class Clock:
         self.origin = time.time() - self._began
         self._reported = 0.0
 
-    def follow(self, origin: float) -> None:
-        """Use the clock of the process that started this one."""
-        self.origin = origin
-
     def not_before(self, seconds: float) -> None:
         """Continue from the last moment of an earlier process, if it is in the future.
 

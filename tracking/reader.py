@@ -17,9 +17,10 @@ from mlflow.utils import get_results_from_paginated_fn
 from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.rest_utils import http_request, verify_rest_response
 
-from tracking import first_use, mlflow_defaults, plain, technical, whereabouts
+from tracking import first_use, mlflow_defaults, plain, technical
 from tracking.errors import ErrorCode, EvenhandError, UsageError, suggestion
 from tracking.records import Point, RunKind, StoredRun
+from tracking.whereabouts import is_fresh
 
 mlflow_defaults.redirect_logs()
 NEWEST_FIRST = "attributes.start_time DESC"
@@ -297,10 +298,6 @@ def again(call: Callable[[], Any]) -> Any:
     except Unreachable:
         time.sleep(AGAIN_SECONDS)
         return call()
-
-
-def is_fresh(run: StoredRun) -> bool:
-    return whereabouts.is_fresh(run.tags, run.start_ms / 1_000)
 
 
 def stored_run(run: Any) -> StoredRun:

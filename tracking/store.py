@@ -27,7 +27,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS, MLFLOW_RUN_NAME, MLF
 
 from tracking import limits, technical, whereabouts
 from tracking.errors import ErrorCode, UsageError
-from tracking.reader import Reader, Rejected, Unreachable, Unwritten, again, is_fresh
+from tracking.reader import Reader, Rejected, Unwritten, again
 from tracking.records import (
     VANISHED,
     Artifact,
@@ -165,36 +165,27 @@ class Store(Reader):
             Unreachable: Also if the server fails without a reason, and writes no other record.
         """
         reason = ""
-        for _ in range(TRIES):
+        # A single one again: an earlier try may be writing a copy.
+        for _ in range(TRIES if len(batch) == 1 else 1):
             try:
                 self._apply(run, kind, batch, folder)
                 return []
             except (Rejected, UsageError) as error:
                 reason = str(error)
-                if len(batch) > 1:  # a single one again: an earlier try may be writing a copy
-                    break
             except Unwritten as error:
-                if not self._is_writable(run):
-                    raise
+                self._write_probe(run)
                 reason = f"set aside, the server fails on it and writes others: {error}"
-                if len(batch) > 1:
-                    break
         if len(batch) == 1:
             return [f"{kind.__name__} of {run}: {reason}"]
         parts = (batch[: len(batch) // 2], batch[len(batch) // 2 :])
         return [line for part in parts for line in self._send(run, kind, part, folder)]
 
-    def _is_writable(self, run: str) -> bool:
-        """Set and remove a tag of a run to test whether the server writes at all."""
+    def _write_probe(self, run: str) -> None:
+        """Set and remove a tag of a run. Raises Unreachable if the server writes nothing."""
         run_id = self.run_id(run) or next(iter(self._run_ids.values()), "")
-        try:
+        with suppress(Rejected):  # with a reason: a deleted run, none yet, or a tag that is gone
             self._ask(self._client.set_tag, run_id, PROBE, str(time.time_ns()))
             self._ask(self._client.delete_tag, run_id, PROBE)
-        except Rejected:  # answered with a reason: a deleted run, none yet, or a tag that is gone
-            return True
-        except Unreachable:
-            return False
-        return True
 
     def _apply(self, run: str, kind: type, records: list[Any], folder: Path) -> None:
         if kind is RunOpened:
@@ -433,7 +424,7 @@ class Store(Reader):
         alive = {
             campaign
             for campaign in campaigns
-            if (run := self.run(campaign)) and run.status == "RUNNING" and is_fresh(run)
+            if (run := self.run(campaign)) and run.status == "RUNNING" and whereabouts.is_fresh(run)
         }
         stale = [run for run in running if run.tags.get("campaign", run.run_id) not in alive]
         for run in stale:

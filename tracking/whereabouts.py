@@ -7,6 +7,8 @@ import platform
 import time
 from collections.abc import Mapping
 
+from tracking.records import StoredRun
+
 HEARTBEAT, STARTED = "heartbeat", "pid_started"
 WHEREABOUTS = ("host", "pid", STARTED, HEARTBEAT)
 HEARTBEAT_SECONDS = 15
@@ -30,14 +32,11 @@ def process_tags() -> dict[str, str]:
     }
 
 
-def is_fresh(tags: Mapping[str, str], start_seconds: float) -> bool:
-    """Return whether a process still works on a run: it runs here, or its heartbeat is recent.
-
-    Args:
-        start_seconds: Begin of the run, for one without a heartbeat.
-    """
-    alive = is_alive(tags)
-    silent_seconds = time.time() - (_seconds(tags.get(HEARTBEAT, "")) or start_seconds)
+def is_fresh(run: StoredRun) -> bool:
+    """Return whether a process still works on a run: it runs here, or its heartbeat is recent."""
+    alive = is_alive(run.tags)
+    last_seconds = _seconds(run.tags.get(HEARTBEAT, "")) or run.start_ms / 1_000
+    silent_seconds = time.time() - last_seconds
     limit = STALE_SECONDS if alive is None else STALE_SECONDS_OF_DEAD
     return bool(alive) or silent_seconds < limit
 

@@ -14,7 +14,6 @@ import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
@@ -72,18 +71,6 @@ def _end_with(main: Any) -> None:
     os._exit(1)
 
 
-@dataclass
-class Exchange:
-    """Request with its connection, after the route and the account are checked."""
-
-    route: Route
-    account: Account
-    scope: Scope
-    body: Body
-    send: Send
-    body_bytes: int | None
-
-
 class Guard:
     """ASGI application that checks requests before another one answers them.
 
@@ -120,7 +107,8 @@ class Guard:
                 text, status = ("ready\n", 200) if is_ready else ("not ready\n", 503)
                 await PlainTextResponse(text, status)(scope, receive, send)
             else:
-                await self._answer(await self._admit(scope, body, send, size))
+                route, account = await self._admit(scope)
+                await self._answer(route, account, scope, body, size, send)
         except Refusal as refusal:
             if refusal.reason not in UNAUTHENTICATED:
                 await body.discard()
@@ -128,8 +116,8 @@ class Guard:
         except ClientDisconnect:
             pass
 
-    async def _admit(self, scope: Scope, body: Body, send: Send, size: int | None) -> Exchange:
-        """Check headers, route and account of a request."""
+    async def _admit(self, scope: Scope) -> tuple[Route, Account]:
+        """Return route and account of a request after checking its headers and both."""
         origin = header(scope["headers"], b"origin")
         if origin and origin not in self._origins:  # MLflow admits any page of the same machine
             raise Refusal(Reason.DENIED, "pages of other addresses may not send requests")
@@ -154,7 +142,7 @@ class Guard:
                 raise Refusal(Reason.DENIED, f"{account.username} is no administrator")
             if path := route.named.get("artifact_path"):
                 content.check_path(path, is_upload=route.kind == routes.UPLOAD)
-        return Exchange(route, account, scope, body, send, size)
+        return route, account
 
     async def _account(self, scope: Scope, user_of_proxy: str) -> Account:
         if not user_of_proxy:
@@ -165,42 +153,46 @@ class Guard:
         scope["headers"] = [*others, (b"authorization", authorization)]
         return account
 
-    async def _answer(self, exchange: Exchange) -> None:
-        route, scope = exchange.route, exchange.scope
-        receive: Receive = exchange.body.receive
+    async def _answer(
+        self, route: Route, account: Account, scope: Scope, body: Body, size: int | None, send: Send
+    ) -> None:
+        receive: Receive = body.receive
         reads = scope["method"] in ("GET", "HEAD")
         query, scope["query_string"] = content.read_query(
             route, scope["query_string"], is_allowed=reads
         )
-        if reads and exchange.body_bytes != 0:
+        if reads and size != 0:
             raise Refusal(Reason.INVALID, "this request has no body")
         if route.kind == routes.UPLOAD:
-            await self._upload(exchange)
+            if size is not None and size > body.largest_bytes:
+                raise bodies.too_large(body.largest_bytes)
+            await self._upload(route, scope, body, send)
             return
         if not reads:
-            receive = await self._read_message(exchange)
+            receive = await self._read_message(route, account, scope, body)
         elif route.kind == routes.SEARCH:
             await anyio.to_thread.run_sync(searches.check, route, query)
         elif route.rule == "/get-artifact" or route.rule.endswith("/artifacts/files"):
             scope = await anyio.to_thread.run_sync(_stream_file, route, scope)
         if route.kind == routes.SEARCH:
-            await self._search(exchange, receive)
+            await self._search(route, account, scope, receive, send)
         else:
-            await self._application(scope, receive, exchange.send)
+            await self._application(scope, receive, send)
 
-    async def _search(self, exchange: Exchange, receive: Receive) -> None:
+    async def _search(
+        self, route: Route, account: Account, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Answer a search in its account's turn. A failed one leaves one line in the log."""
-        account, route = exchange.account, exchange.route
         async with self._turns.turn(account.id):
             search, failed = searches.limit_time(), list[Message]()
 
-            async def send(message: Message) -> None:
+            async def send_result(message: Message) -> None:
                 if failed or message.get("status") == 500:
                     failed.append(message)
                 elif not search.is_overdue:
-                    await exchange.send(message)
+                    await send(message)
 
-            await self._application(exchange.scope, receive, send)
+            await self._application(scope, receive, send_result)
         if search.failure:
             values = (route.rule, account.username, search.failure)
             LOGGER.warning("%s: a search of %s failed: %s", *values)
@@ -215,35 +207,35 @@ class Guard:
                 error = json.loads(b"".join(part.get("body", b"") for part in failed))
                 raise Refusal(Reason.INVALID, error["message"])
         for part in failed:
-            await exchange.send(part)
+            await send(part)
 
-    async def _read_message(self, exchange: Exchange) -> Receive:
+    async def _read_message(
+        self, route: Route, account: Account, scope: Scope, body: Body
+    ) -> Receive:
         """Read and check a body. Return the source of what replaces it."""
-        route, scope = exchange.route, exchange.scope
         is_read = route.kind in (routes.READ, routes.SEARCH)
         largest = bodies.LARGEST_SEARCH_BYTES if is_read else bodies.LARGEST_JSON_BYTES
         if route.rule == searches.GRAPHQL:
             largest = bodies.LARGEST_QUERY_BYTES
-        raw = await exchange.body.read(largest)
-        if raw:
-            content.check_type(header(scope["headers"], b"content-type"))
-        body = await anyio.to_thread.run_sync(_check_message, route, exchange.account, raw)
-        scope["headers"] = bodies.replace_body_headers(scope["headers"], body)
-        return bodies.replay(body, exchange.body.receive)
+        raw = await body.read(largest)
+        content_type = header(scope["headers"], b"content-type").partition(";")[0].strip().lower()
+        if raw and content_type != "application/json":
+            raise Refusal(
+                Reason.INVALID, "the body is JSON; send it with Content-Type: application/json"
+            )
+        checked = await anyio.to_thread.run_sync(_check_message, route, account, raw)
+        scope["headers"] = bodies.replace_body_headers(scope["headers"], checked)
+        return bodies.replay(checked, body.receive)
 
-    async def _upload(self, exchange: Exchange) -> None:
-        body = exchange.body
-        if exchange.body_bytes is not None and exchange.body_bytes > body.largest_bytes:
-            raise bodies.too_large(body.largest_bytes)
-        path = exchange.route.named["artifact_path"]
-        await anyio.to_thread.run_sync(backend.check_upload, path)
+    async def _upload(self, route: Route, scope: Scope, body: Body, send: Send) -> None:
+        await anyio.to_thread.run_sync(backend.check_upload, route.named["artifact_path"])
 
-        async def send(message: Message) -> None:
+        async def send_unless_refused(message: Message) -> None:
             if not body.refusal:
-                await exchange.send(message)
+                await send(message)
 
         try:
-            await self._application(exchange.scope, body.receive, send)
+            await self._application(scope, body.receive, send_unless_refused)
         finally:
             if body.refusal:
                 raise body.refusal

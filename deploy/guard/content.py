@@ -130,14 +130,6 @@ def read_body(route: Route, body: bytes) -> tuple[dict[str, Any], bytes]:
         ) from None
 
 
-def check_type(content_type: str) -> None:
-    """Raise Refusal for a body of a stated type other than JSON."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(
-            Reason.INVALID, "the body is JSON; send it with Content-Type: application/json"
-        )
-
-
 def check_entries(body: Any) -> None:
     """Raise Refusal for a location of files, a link, tag or text that the server does not take."""
     for name, value in entries(body):

@@ -64,9 +64,10 @@ class Routes:
         return Route(kind, rule, {name: str(text) for name, text in named.items()}, listed_method)
 
 
-def classes(path: Path = CLASSIFIED) -> dict[str, list[str]]:
+@lru_cache(1)
+def classes() -> dict[str, list[str]]:
     """Return the lines `METHOD rule` of each kind; the refused ones, for any reason, are one."""
-    table: dict[str, Any] = tomllib.loads(path.read_text())
+    table: dict[str, Any] = tomllib.loads(CLASSIFIED.read_text())
     refused = [line for lines in table.pop(REFUSED).values() for line in lines]
     del table[FIELDS]
     return {**table, REFUSED: refused}

@@ -17,7 +17,6 @@ from typing import Any
 
 import anyio
 from graphql import GraphQLError, parse
-from graphql.language import FieldNode, ListValueNode, Node, StringValueNode
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
 from sqlalchemy import Engine, event
@@ -51,19 +50,13 @@ def check(route: Route, message: Mapping[str, Any]) -> None:
 
     Args:
         route: Route of the request.
-        message: Fields of the body, or of the query with a list of values each. MLflow knows a
-            field as order_by and as orderBy.
+        message: Fields of the body or the query, by their names in MLflow's message.
     """
     if route.rule == GRAPHQL:
         _check_graphql(message)
         return
-    fields: dict[str, list[Any]] = {}
-    for name, value in message.items():
-        values = value if isinstance(value, list) else [value]
-        fields.setdefault(re.sub("[^a-z]", "", name.lower()), []).extend(values)
-    filters = [*fields.get("filter", []), *fields.get("filterstring", [])]
-    conditions = sum(map(count_conditions, filters)) + len(fields.get("datasets", []))
-    orders = fields.get("orderby", [])
+    conditions = count_conditions(message.get("filter")) + len(message.get("datasets", ()))
+    orders = message.get("order_by", ())
     _check_size(conditions, len(orders))
     if any(len(str(order)) > LONGEST_ORDER for order in orders):
         raise Refusal(
@@ -104,45 +97,35 @@ def _check_graphql(message: Mapping[str, Any]) -> None:
     """
     query = message.get("query")
     try:
-        document = parse(query if isinstance(query, str) else "", max_tokens=MAX_TOKENS)
+        document = parse(query if isinstance(query, str) else "", max_tokens=MAX_TOKENS).to_dict()
     except (GraphQLError, RecursionError):
         raise Refusal(
             Reason.INVALID, f"query is no GraphQL, or has more than {MAX_TOKENS} tokens"
         ) from None
-    nodes = list(_nodes(document))
-    names = [node.name.value for node in nodes if isinstance(node, FieldNode)]
+    nodes = [node for node in _values(document) if isinstance(node, dict)]
+    names = [node["name"]["value"] for node in nodes if node["kind"] == "field"]
     if sum(name.startswith("mlflowSearch") for name in names) > MAX_SEARCHES:
         raise Refusal(Reason.TOO_MANY, f"a query holds at most {MAX_SEARCHES} search")
     lists = [
-        [getattr(value, "value", None) for value in node.values]
+        [value.get("value") for value in node["values"]]
         for node in nodes
-        if isinstance(node, ListValueNode)
+        if node["kind"] == "list_value"
     ]
     values = list(_values(message.get("variables")))
     lists += [value for value in values if isinstance(value, list)]
-    values += [node.value for node in nodes if isinstance(node, StringValueNode)]
+    values += [node["value"] for node in nodes if node["kind"] == "string_value"]
     # The members of a list may be columns to order by, unless they are ids.
     texts = [["" if value is None else str(value) for value in members] for members in lists]
     orders = [sum(not ID.fullmatch(text) for text in members) for members in texts]
     _check_size(sum(map(count_conditions, values)), max(orders, default=0))
 
 
-def _nodes(node: Node) -> Iterator[Node]:
-    """Yield a node of a query and those in it, at any depth, which its tokens bound."""
-    yield node
-    for key in node.keys:
-        inner = getattr(node, key, None)
-        for child in inner if isinstance(inner, list | tuple) else [inner]:
-            if isinstance(child, Node):
-                yield from _nodes(child)
-
-
-def _values(variables: object) -> Iterator[Any]:
-    """Yield the values of the variables at any depth, which is bounded."""
-    yield variables
-    inner = list(variables.values()) if isinstance(variables, dict) else variables
-    for value in inner if isinstance(inner, list) else []:
-        yield from _values(value)
+def _values(value: object) -> Iterator[Any]:
+    """Yield a value of JSON and those in it, at any depth, which is bounded."""
+    yield value
+    inner = list(value.values()) if isinstance(value, dict) else value
+    for each in inner if isinstance(inner, list) else []:
+        yield from _values(each)
 
 
 class Turns:

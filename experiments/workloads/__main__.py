@@ -83,7 +83,7 @@ def main() -> int:
     study = importlib.import_module(f"experiments.studies.{values['study']}").STUDY
     spec: AnyCell = CellSpec.from_values(values, study.settings)
     if spec.clock:
-        clock.CLOCK.follow(spec.clock)
+        clock.CLOCK.origin = spec.clock
     if spec.cpus:  # before the framework counts them and starts its threads
         os.sched_setaffinity(0, spec.cpus)
     output = Emitter(spec, records, sys.stdin)

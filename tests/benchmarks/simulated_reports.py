@@ -168,11 +168,6 @@ NOISES: dict[str, tuple[Noise, float | None]] = {
 EFFECTS = {"10 %, SD 2 %": (0.1, 0.02), "20 %, SD 5 %": (0.2, 0.05), "40 %, SD 10 %": (0.4, 0.1)}
 
 
-def limit(name: str) -> float | None:
-    """Return the promised most reports with a false difference."""
-    return NOISES[name][1]
-
-
 def draw(name: str, reports: int, blocks: int, outcomes: int = OUTCOMES) -> Floats:
     """Draw shifts with a true mean of 0, the same every time."""
     return 0.02 * NOISES[name][0](np.random.default_rng([blocks, 7]), (reports, outcomes, blocks))

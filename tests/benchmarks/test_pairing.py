@@ -10,20 +10,18 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from statsmodels.stats.power import TTestPower
 
 from experiments.comparison.statistics.estimates import t_quantile
 from experiments.comparison.statistics.significance import ALPHA
-from tests.conftest import PYTHONPATH, wait_for
+from tests import neighbours
+from tests.conftest import PYTHONPATH
 from tracking import journal
 from tracking.records import RunClosed, RunOpened
 
@@ -56,26 +54,15 @@ SETTINGS = {
 }
 # Burns a CPU at random seconds: longer than a turn of a cell, and shorter than a block.
 NEIGHBOUR = """
-import os, random, sys, time
-os.sched_setaffinity(0, {int(sys.argv[2])})
-rng = random.Random(int(sys.argv[1]))
+import os, random, time
+os.sched_setaffinity(0, [{cpu}])
+rng = random.Random({seed})
 while True:
     until = time.monotonic() + rng.uniform(0.5, 3.0)
     while time.monotonic() < until:
         pass
     time.sleep(rng.uniform(0.5, 3.0))
 """
-
-
-@contextmanager
-def neighbour(seed: int, cpu: int) -> Iterator[int]:
-    """Run a neighbour. Yield its process id."""
-    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(seed), str(cpu)])
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
 
 
 @dataclass(frozen=True)
@@ -131,16 +118,6 @@ def log_spread(row: dict[str, Any]) -> float:
     return half * math.sqrt(n) / t_quantile(1 - ALPHA / 2, n - 1)
 
 
-def test_neighbour_works_rests_and_ends() -> None:
-    cpu = min(os.sched_getaffinity(0))
-    with neighbour(seed=1, cpu=cpu) as pid:
-        program = psutil.Process(pid)
-        wait_for(lambda: program.cpu_times().user > 0.3, 60)
-        assert program.cpu_affinity() == [cpu]
-        wait_for(lambda: program.status() == psutil.STATUS_SLEEPING, 60)
-    assert not psutil.pid_exists(pid)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_turns_cancel_a_neighbour(
@@ -155,7 +132,7 @@ def test_turns_cancel_a_neighbour(
         for pairing in rng.permutation(list(figures)).tolist():
             folder = tmp_path / f"{pairing}{seed}"
             folder.mkdir()
-            with neighbour(seed, cpu):
+            with neighbours.busy(1, NEIGHBOUR.format(seed=seed, cpu=cpu)):
                 figures[pairing].append(run_campaign(folder, pairing, seed, shared_cache))
             print(pairing, figures[pairing][-1])
     mean = {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
@@ -22,19 +23,11 @@ import requests
 from deploy import authentication
 from tests import warm
 from tests.conftest import PYTHONPATH, wait_for
+from tests.tracking.postgres import free_port
 
 API, FILES = "/api/2.0/mlflow", "/api/2.0/mlflow-artifacts/artifacts"
 # Address and secret of the proxy that the server of `mlflow server` trusts.
 PROXY, PROXY_SECRET = "127.0.0.2", secrets.token_hex(24)
-
-
-def free_port() -> int:
-    """Return a port below the kernel's own: it is still free minutes later."""
-    while True:
-        port = 15_000 + secrets.randbelow(15_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("0.0.0.0", port))
-            return port
 
 
 @dataclass(frozen=True)
@@ -135,15 +128,14 @@ def mlflow_server(
         environment["MLFLOW_AUTH_CONFIG_PATH"] = str(folder / "accounts.ini")
     command = [sys.executable, "-m", "mlflow", "server", "--app-name", "evenhand"]
     command += ["--port", str(port), "--artifacts-destination", str(folder / "artifacts"), *options]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    process = warm.Process(command, environment, folder, folder / "server.log")
     (folder / "server.pid").write_text(str(process.pid))
     try:
         wait_for(lambda: process.poll() is not None or answers(f"{made.uri}/ready"), 90)
         assert process.poll() is None, (folder / "server.log").read_text()
         yield made
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         process.wait(20)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from deploy.guard import routes
 from deploy.guard.refusal import Reason
 from deploy.guard.route_changes import FAILED, SAME, changes
+from tests import warm
 from tests.conftest import ROOT
 from tests.deploy.group import API, FILES, Group, Team, send
 
@@ -31,21 +33,20 @@ def addresses_of(kinds: set[str]) -> Iterator[tuple[str, str]]:
 # Which routes there are
 
 
-def route_changes(python: str) -> subprocess.CompletedProcess[str]:
-    command = [python, "-m", "deploy.guard.route_changes"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+ROUTE_CHANGES = ("-m", "deploy.guard.route_changes")
 
 
 def test_every_route_of_mlflow_is_classified() -> None:
     """After an upgrade of MLflow: classify new routes in routes.toml, remove old ones."""
-    done = route_changes(sys.executable)
+    done = warm.run((sys.executable, *ROUTE_CHANGES), os.environ, ROOT)
     assert (done.returncode, done.stderr) == (SAME, ""), done.stdout
     assert f"MLflow {mlflow.__version__}: " in done.stdout
 
 
 def test_interpreter_without_mlflow_is_refused_in_one_line(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
-    done = route_changes(str(tmp_path / "bin" / "python"))
+    command = [tmp_path / "bin" / "python", *ROUTE_CHANGES]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (FAILED, "", 1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import requests
 import yaml
 
 from deploy.guard.connections import network
+from tests import warm
 from tests.conftest import ROOT
 from tests.deploy.group import API, FILES, PROXY_SECRET, Group, send
 from tests.deploy.proxy import Login, started
@@ -120,9 +120,8 @@ def test_server_without_a_secret_believes_no_header(group: Group) -> None:
 
 def test_guesses_are_throttled_and_refuse_no_user(tmp_path: Path) -> None:
     """Guess for ten simulated minutes, with MLflow's own accounts and hashes."""
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("attacked.py"))]
-    env = {"PATH": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, str(tmp_path)], env=env, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.deploy.attacked", str(tmp_path)]
+    done = warm.run(command, {"PATH": "", "PYTHONPATH": str(ROOT)}, tmp_path)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout.rpartition("answers ")[2])
     for user in ("alice", "admin"):

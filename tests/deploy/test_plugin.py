@@ -226,6 +226,7 @@ def test_artifacts_are_apart_from_databases(tmp_path: Path, empty_store: Path) -
         assert text in refusal(folder, empty_store, options, named)
 
 
+@pytest.mark.slow
 def test_empty_variable_of_workspaces_is_an_unset_one(tmp_path: Path) -> None:
     environment = {**os.environ, "MLFLOW_ENABLE_WORKSPACES": "", "MLFLOW_AUTH_CONFIG_PATH": "x"}
     done = subprocess.run(COMMAND, cwd=tmp_path, env=environment, capture_output=True, text=True)
