@@ -15,7 +15,7 @@ from experiments.comparison.analyses import Evidence
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions
 from experiments.comparison.report import canvas, rendering, tables, wording
 from experiments.comparison.runs import inputs, names, raw
-from experiments.comparison.runs.raw import RawRun, ShownRun
+from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.findings import Comparison
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 
@@ -100,7 +100,7 @@ class Result(Comparison):
         raw = judgement.steps_or_reason(self._fetch, self.spec, self.runs)[0]
         return {result.name: result for result in analyses.drawings(Evidence(self, self.runs, raw))}
 
-    def _fetch(self, shown: Sequence[ShownRun]) -> list[RawRun]:
+    def _fetch(self, shown: Sequence[RawRun]) -> list[RawRun]:
         if not self.on_server:
             return []
         from tracking.reader import Reader

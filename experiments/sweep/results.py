@@ -91,8 +91,8 @@ def write_page(study: Study, folder: Path, head: Head, runs: Mapping[int, Cell])
     notes = [f"Not drawn: {'; '.join(missing)}."] if missing else []
     body: list[Section | Figure] = [*figures, _trials(study, runs)]
     title, question = f"Sweep of {head.experiment}", f"Searched: {head.space.replace(',', ', ')}"
-    document = rendering.SweepDocument(title, question, head.warnings, head.sentences, body, notes)
-    page = rendering.render("sweep.html.j2", document=document)
+    texts = {"title": title, "question": question, "warnings": head.warnings, "notes": notes}
+    page = rendering.render("sweep.html.j2", sentences=head.sentences, body=body, **texts)
     (folder / "sweep.html").write_text(page, encoding="utf-8")
     return missing
 

@@ -88,8 +88,8 @@ def looks(evidence: Evidence) -> list[Section]:
     """Return the looks of a campaign whose number of blocks was not fixed."""
     rows: list[Line] = [
         (
-            *(look.stratum, str(look.blocks), str(look.max_blocks)),
-            *(f"{100 * share:.2f} %" for share in (look.spent, look.level, look.confidence)),
+            *(look["stratum"], str(look["blocks"]), str(look["max_blocks"])),
+            *(f"{100 * look[share]:.2f} %" for share in ("spent", "level", "confidence")),
         )
         for look in evidence.comparison.looks
     ]

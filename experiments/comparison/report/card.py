@@ -13,7 +13,7 @@ from experiments.comparison.report import tables, wording
 from experiments.comparison.runs.environment import Span
 from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts import sample_size
-from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.decision import OPEN, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.config import durations, shell
 from experiments.metrics import QUALITY, is_known
@@ -286,7 +286,7 @@ def _exploratory(comparison: Comparison, findings: Sequence[Finding]) -> list[Fi
 
 def _unsettled(findings: Sequence[Finding]) -> str:
     """Return what is not settled, and what it costs to settle it."""
-    estimated = [finding for finding in findings if finding.decision in sample_size.OPEN]
+    estimated = [finding for finding in findings if finding.decision in OPEN]
     texts = [wording.sentence(finding).removesuffix(".") for finding in estimated]
     costs: dict[str, list[str]] = {}
     for finding in estimated:

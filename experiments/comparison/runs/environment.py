@@ -21,6 +21,14 @@ HUGE = 1.7e308  # MLflow stores infinities as the greatest float
 SEPARATE_CAMPAIGNS = (
     "the levels were measured in separate campaigns: changes between them may explain a difference"
 )
+# Column -> code and words of the warning that it differs between runs.
+MIXED = {
+    "tags.environment": (
+        WarningCode.MIXED_ENVIRONMENTS,
+        "environments (machine, packages and inherited variables)",
+    ),
+    "tags.commit": (WarningCode.MIXED_COMMITS, "commits of this code"),
+}
 # Columns of the environment, and prefixes of tags that are not part of it.
 ENVIRONMENT_COLUMNS = (
     "machine",
@@ -239,34 +247,22 @@ def missing_reason(frames: Iterable[pd.DataFrame], metric: str) -> str:
     return " / ".join(sorted({text for texts in series for text in texts} - {""}))
 
 
-def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
-    """Return the warnings that the runs carry, and those on what differs between them."""
-    tags = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
-    lines = [
-        ComparisonWarning(WarningCode.RECORDED, line)
-        for text in dict.fromkeys(tags)
-        for line in text.split(BETWEEN_WARNINGS)
-        if line
-    ]
+def warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:
+    """Yield the warnings that the runs carry, and those on what differs between them."""
+    tags = frame.get("tags.warnings", pd.Series(dtype=object)).dropna()
+    for line in dict.fromkeys(BETWEEN_WARNINGS.join(tags).split(BETWEEN_WARNINGS)):
+        if line:
+            yield ComparisonWarning(WarningCode.RECORDED, line)
     if frame["apart"].any():
-        lines.append(ComparisonWarning(WarningCode.SEPARATE_CAMPAIGNS, SEPARATE_CAMPAIGNS))
-    names = {
-        "tags.environment": (
-            WarningCode.MIXED_ENVIRONMENTS,
-            "environments (machine, packages and inherited variables)",
-        ),
-        "tags.commit": (WarningCode.MIXED_COMMITS, "commits of this code"),
-    }
-    for column, (code, name) in names.items():
-        if column not in frame.columns or (count := frame[column].nunique()) < 2:
-            continue
-        inside = frame.groupby(["stratum", "pair"])[column].nunique()
-        mixed = int((inside > 1).sum())
-        where = "inside every block there is one"
-        if mixed:
-            where = f"inside {mixed} of {len(inside)} blocks there are several"
-        lines.append(ComparisonWarning(code, f"The runs come from {count} {name}; {where}."))
-    return tuple(dict.fromkeys(lines))
+        yield ComparisonWarning(WarningCode.SEPARATE_CAMPAIGNS, SEPARATE_CAMPAIGNS)
+    for column, (code, name) in MIXED.items():
+        if column in frame.columns and (count := frame[column].nunique()) > 1:
+            inside = frame.groupby(["stratum", "pair"])[column].nunique()
+            mixed = int((inside > 1).sum())
+            where = "inside every block there is one"
+            if mixed:
+                where = f"inside {mixed} of {len(inside)} blocks there are several"
+            yield ComparisonWarning(code, f"The runs come from {count} {name}; {where}.")
 
 
 def warnings_of_others(

@@ -46,14 +46,10 @@ class Decision(StrEnum):
     SIZE_OPEN = "size_open"  # different, but perhaps by less than the margin
     OPEN = "open"  # neither a difference nor equivalence is shown
 
-    @property
-    def is_verdict(self) -> bool:
-        return self not in (
-            Decision.NOT_COMPARABLE,
-            Decision.TOO_FEW,
-            Decision.SIZE_OPEN,
-            Decision.OPEN,
-        )
+
+WITHOUT_TEST = (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
+OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
+UNJUDGED = (*WITHOUT_TEST, *OPEN)
 
 
 @dataclass(frozen=True)
@@ -94,6 +90,9 @@ def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect
 __all__ = [
     "ALPHA",
     "MINIMUM_BLOCKS",
+    "OPEN",
+    "UNJUDGED",
+    "WITHOUT_TEST",
     "Decision",
     "Effect",
     "NoEstimate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,14 @@ from experiments.comparison.statistics.estimates import (
     log_ratios,
 )
 from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, Withheld
+from experiments.comparison.verdicts.decision import (
+    ALPHA,
+    MINIMUM_BLOCKS,
+    UNJUDGED,
+    WITHOUT_TEST,
+    Decision,
+    Withheld,
+)
 from experiments.metrics import DELAYED, FREELY, Outcome, without_batch
 
 if TYPE_CHECKING:
@@ -36,7 +43,7 @@ DETERMINISTIC = "deterministic"
 PRIMARY, EXPLORATORY = "primary", "exploratory"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """Line of the verdict table, as in `comparison.json`: b against the baseline a.
 
@@ -70,20 +77,20 @@ class Row:
     factor: str
     a: str
     b: str
-    n_blocks: int
-    estimate: float | None
+    n_blocks: int = 0
+    estimate: float | None = None
     kind: str
-    ci_low: float | None
-    ci_high: float | None
-    p: float | None
-    p_holm: float | None
-    effect_size: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    effect_size: float | None = None
     margin: float
-    equivalent: bool | None
-    minimum_detectable: float | None
-    verdict: str
-    reason: str
-    stratum: str
+    equivalent: bool | None = None
+    minimum_detectable: float | None = None
+    verdict: str = NOT_COMPARABLE
+    reason: str = ""
+    stratum: str = ""
     probability_within_blocks: float | None = None
     minimum_in_family: float | None = None
     minimum_for_verdict: float | None = None
@@ -201,7 +208,7 @@ class Finding:
     @property
     def judged(self) -> bool:
         """True with a verdict: neither inconclusive nor not comparable."""
-        return self.decision.is_verdict
+        return self.decision not in UNJUDGED
 
     @property
     def missing_blocks(self) -> int:
@@ -334,23 +341,27 @@ class Comparison:
     failures: tuple[FailedRuns, ...] = ()
 
     @property
-    def looks(self) -> tuple[Look, ...]:
-        """Looks of every stratum whose number of blocks was not fixed."""
+    def looks(self) -> list[dict[str, Any]]:
+        """Looks of every stratum whose number of blocks was not fixed, as in `comparison.json`.
+
+        `spent` is of the error rate of 5 %, up to there; `level` is two-sided, of the test; the
+        intervals of all looks together hold the truth in 95 %.
+        """
         by_stratum = {
             finding.row.stratum: finding.looks for finding in self.findings if finding.looks.blocks
         }
-        return tuple(
-            Look(
-                stratum,
-                now.blocks[-1],
-                now.planned[-1],
-                ALPHA * now.spent[-1],
-                now.level(ALPHA),
-                now.confidence,
-            )
+        return [
+            {
+                "stratum": stratum,
+                "blocks": now.blocks[-1],
+                "max_blocks": now.planned[-1],
+                "spent": ALPHA * now.spent[-1],
+                "level": now.level(ALPHA),
+                "confidence": now.confidence,
+            }
             for stratum, looks in by_stratum.items()
             for now in looks.each()
-        )
+        ]
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -391,24 +402,6 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Number of blocks after which a campaign was judged, and how strictly.
-
-    Attributes:
-        spent: of the error rate of 5 %, up to here.
-        level: two-sided, of the test.
-        confidence: of the interval; those of all looks together hold the truth in 95 %.
-    """
-
-    stratum: str
-    blocks: int
-    max_blocks: int
-    spent: float
-    level: float
-    confidence: float
-
-
-@dataclass(frozen=True)
 class Control:
     """Test of the measurement itself: the baseline against itself, as it is or slowed.
 
@@ -426,9 +419,8 @@ class Control:
     @property
     def tested(self) -> tuple[Finding, ...]:
         """Outcomes with a test, or nothing to test because they never varied."""
-        untested = (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
         findings = self.comparison.findings
-        return tuple(finding for finding in findings if finding.decision not in untested)
+        return tuple(finding for finding in findings if finding.decision not in WITHOUT_TEST)
 
     @property
     def delayed(self) -> tuple[Finding, ...]:

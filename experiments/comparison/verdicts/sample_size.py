@@ -8,13 +8,12 @@ from dataclasses import replace
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.sequential import Looks
 from experiments.comparison.verdicts import busy
-from experiments.comparison.verdicts.decision import ALPHA, Decision
+from experiments.comparison.verdicts.decision import ALPHA, OPEN
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 from experiments.config import durations
 from experiments.metrics import outcome
 
-OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
 # Estimate and spread of a few blocks predict at most about ten times as many blocks, and no row is
 # worth more than a day.
 MAX_TIMES, MAX_SECONDS = 10, 24 * 3_600

@@ -23,7 +23,6 @@ from experiments.comparison.runs import (
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import (
     Exclusion,
-    ExclusionCode,
     Incomparability,
     Mismatch,
     natural,
@@ -41,7 +40,6 @@ from experiments.comparison.verdicts.decision import (
     Withheld,
 )
 from experiments.comparison.verdicts.findings import (
-    NOT_COMPARABLE,
     PRIMARY,
     Comparison,
     Finding,
@@ -334,13 +332,25 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
     outcomes = [outcome for outcome in request.outcomes if frame[outcome.metric].notna().any()]
 
     def blank(stratum: str) -> list[Finding]:
-        return [Finding(_blank(outcome, spec, a, b, stratum), outcome) for outcome in outcomes]
+        return [
+            Finding(
+                Row(
+                    metric=outcome.metric,
+                    factor=spec.factor,
+                    a=a,
+                    b=b,
+                    kind=outcome.kind,
+                    margin=spec.margin if outcome.margin is None else outcome.margin,
+                    stratum=stratum,
+                ),
+                outcome,
+            )
+            for outcome in outcomes
+        ]
 
-    missing = [level for level in (a, b) if not (both["level"] == level).any()]
     mismatch = pairing.find_mismatch(both, spec.factor, spec.may_differ)
-    if missing:
-        text = f"no usable run of {' or '.join(missing)}"
-        mismatch = Incomparability(Mismatch.NO_RUN, text)
+    if missing := [level for level in (a, b) if not (both["level"] == level).any()]:
+        mismatch = Incomparability(Mismatch.NO_RUN, f"no usable run of {' or '.join(missing)}")
     if mismatch:
         yield [_not_comparable(finding, mismatch) for finding in blank(group)], [], None
         return
@@ -376,14 +386,13 @@ def _compare_stratum(
     sides = (request.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     findings = []
     for finding, *values in zip(blank, *sides, strict=True):
-        if refused and not finding.outcome.is_learned:
-            findings.append(_not_comparable(finding, refused))
-            continue
-        if len(sizes) > 1 and PER_STEP in finding.row.metric:
-            findings.append(_not_comparable(finding, STEPS))
-            continue
-        if took_turns and outcome_of(finding.row.metric).exclusive:
-            findings.append(_not_comparable(finding, TOOK_TURNS))
+        gates = (
+            (refused, not finding.outcome.is_learned),
+            (STEPS, len(sizes) > 1 and PER_STEP in finding.row.metric),
+            (TOOK_TURNS, took_turns and outcome_of(finding.row.metric).exclusive),
+        )
+        if closed := next((gate for gate, is_closed in gates if gate and is_closed), None):
+            findings.append(_not_comparable(finding, closed))
             continue
         measured, left_out = _measure(finding, paired, means.get(finding.row.metric), *values)
         measured = busy.withhold(measured, disturbed)
@@ -399,29 +408,6 @@ def _without_estimate(finding: Finding, code: NoEstimate, reason: str, **fields:
 def _not_comparable(finding: Finding, mismatch: Incomparability) -> Finding:
     code = NoEstimate.NOT_COMPARABLE
     return _without_estimate(finding, code, mismatch.text, mismatch=mismatch.code)
-
-
-def _blank(outcome: Outcome, spec: ComparisonSpec, a: str, b: str, stratum: str) -> Row:
-    return Row(
-        metric=outcome.metric,
-        factor=spec.factor,
-        a=a,
-        b=b,
-        n_blocks=0,
-        estimate=None,
-        kind=outcome.kind,
-        ci_low=None,
-        ci_high=None,
-        p=None,
-        p_holm=None,
-        effect_size=None,
-        margin=spec.margin if outcome.margin is None else outcome.margin,
-        equivalent=None,
-        minimum_detectable=None,
-        verdict=NOT_COMPARABLE,
-        reason="",
-        stratum=stratum,
-    )
 
 
 @dataclass(frozen=True)
@@ -487,14 +473,8 @@ def _measure(
         for at in np.flatnonzero(~np.isfinite(side)):
             run = runs.iloc[at]
             number = "no value, or not a number" if np.isnan(side[at]) else "infinite"
-            excluded.append(
-                pairing.exclude(
-                    run,
-                    ExclusionCode.NO_VALUE,
-                    f"{_text([run[metric]]) or number}; its block is left out of this metric",
-                    metric=metric,
-                )
-            )
+            reason = f"{_text([run[metric]]) or number}; its block is left out of this metric"
+            excluded.append(pairing.exclude(run, reason, metric=metric))
     finite = np.isfinite(a) & np.isfinite(b)
     if not finite.any():
         return _without_estimate(
@@ -526,8 +506,8 @@ def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
 
 
 def _text(values: Iterable[object]) -> str:
-    text = next((value for value in values if isinstance(value, str)), None)
-    return "" if text is None else f"text instead of a number ('{plain.short(text)}')"
+    texts = (value for value in values if isinstance(value, str))
+    return next((f"text instead of a number ('{plain.short(text)}')" for text in texts), "")
 
 
 def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Floats) -> Finding:
