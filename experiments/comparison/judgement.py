@@ -82,8 +82,9 @@ def answer(
         fetching = background.submit(steps_or_reason, steps, spec, runs)
         comparison = judged(spec, runs)
         raw_runs, missing_steps = fetching.result()
-    has_additions = options.also is not None and not comparison.smoke
-    addition = options.also(comparison) if options.also and has_additions else ReportAddition([])
+    addition = ReportAddition([])
+    if options.also and not comparison.smoke:
+        addition = options.also(comparison)
     evidence = Evidence(
         comparison,
         runs,
@@ -94,8 +95,7 @@ def answer(
         options.link or tables.nowhere,
         addition.sections,
     )
-    warnings = (*analyses.warnings(evidence), *comparison.warnings)
-    comparison = replace(comparison, warnings=warnings)
+    comparison = replace(comparison, warnings=(*analyses.warnings(evidence), *comparison.warnings))
     card = build_card(comparison, options.title, environment.span(runs), options.more_blocks)
     unread = [
         f"The steps of {run.level}, block {run.block} are not shown: {run.trouble}"

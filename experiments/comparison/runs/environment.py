@@ -137,17 +137,13 @@ class Span(NamedTuple):
 
 def span(table: pd.DataFrame) -> Span | None:
     """Return the span of the finished cells; None if their times are not known."""
-    if not {"start_ms", "end_ms"} <= set(table.columns):
-        return None
     frame = _finished(table)
     frame = frame[pairing.are_cells(frame)]  # the time of a campaign's run would count again
-    times = frame[["start_ms", "end_ms"]].apply(pd.to_numeric, errors="coerce").dropna()
+    columns = frame.reindex(columns=["start_ms", "end_ms"])
+    times = columns.apply(pd.to_numeric, errors="coerce").dropna()
     if times.empty:
         return None
-    campaigns = pd.Series("", times.index)
-    if "campaign" in frame.columns:
-        campaigns = frame.loc[times.index, "campaign"].fillna("")
-    groups = times.groupby(campaigns.to_numpy())
+    groups = times.groupby(pairing.texts_of(frame.loc[times.index], "campaign").to_numpy())
     seconds = float((groups["end_ms"].max() - groups["start_ms"].min()).sum()) / 1_000
     first, last = (
         datetime.datetime.fromtimestamp(float(ms) / 1_000, datetime.UTC).date()
@@ -184,17 +180,13 @@ def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float
 
 def describe_environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the environment of each level's runs, with all values of each part."""
-    columns = [column for column in ENVIRONMENT_COLUMNS if column in frame.columns]
-    columns += sorted(
-        column
-        for column in frame.columns
-        if column.startswith("tags.") and not column[5:].startswith(OMITTED_TAGS)
-    )
+    tags = [column for column in frame.columns if column.startswith("tags.")]
+    shown = sorted(column for column in tags if not column[5:].startswith(OMITTED_TAGS))
     environments: dict[str, dict[str, str]] = {}
     for level in levels:
         inside = frame[frame["level"] == level]
         environments[level] = {"runs": str(len(inside))}
-        for column in columns:
+        for column in (*ENVIRONMENT_COLUMNS, *shown):
             if texts := _distinct(inside, column):
                 environments[level][column.split(".", 1)[-1]] = ", ".join(texts)
     return environments
@@ -207,13 +199,11 @@ def conditions(frame: pd.DataFrame, varied: Iterable[str]) -> dict[str, str]:
         varied: factor and strata, which tables name.
     """
     left_out = set(map(pairing.plain_name, varied))
-    recorded = dict[str, str]()
-    for setting, name in CONDITIONS.items():
-        column = f"params.{setting}"
-        if column in frame.columns and setting not in left_out:
-            texts = _distinct(frame, column)
-            recorded |= {name: texts[0] if len(texts) == 1 else "several"} if texts else {}
-    return recorded
+    settings = [setting for setting in CONDITIONS if setting not in left_out]
+    values = {CONDITIONS[setting]: _distinct(frame, f"params.{setting}") for setting in settings}
+    return {
+        name: texts[0] if len(texts) == 1 else "several" for name, texts in values.items() if texts
+    }
 
 
 def all_runs_have(frame: pd.DataFrame, column: str, value: str) -> bool:
@@ -226,7 +216,7 @@ def rests_on(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
 
 
 def _distinct(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
-    return tuple(sorted(set(frame[column].dropna().astype(str)) - {""}, key=natural))
+    return tuple(sorted(set(pairing.texts_of(frame, column)) - {""}, key=natural))
 
 
 def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
@@ -243,8 +233,8 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
 def missing_reason(frames: Iterable[pd.DataFrame], metric: str) -> str:
     """Return the reason for which runs have no such metric, if they name it."""
     column = f"tags.not_available.{metric}"
-    series = [frame[column].dropna().astype(str) for frame in frames if column in frame.columns]
-    return " / ".join(sorted({text for texts in series for text in texts} - {""}))
+    texts = {text for frame in frames for text in pairing.texts_of(frame, column)}
+    return " / ".join(sorted(texts - {""}))
 
 
 def warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:

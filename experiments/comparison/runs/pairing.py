@@ -25,6 +25,7 @@ from tracking import plain
 from tracking.errors import ErrorCode, UsageError, suggestion
 from tracking.records import RepeatCause
 
+ENVIRONMENT = expected_differences.ENVIRONMENT
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"
 # Columns that must not differ inside a block.
 INSIDE_A_BLOCK = {
@@ -139,23 +140,14 @@ def column_of(table: pd.DataFrame, name: str) -> str:
     )
 
 
-def control_names(table: pd.DataFrame) -> pd.Series:
-    """Return the control of each run; empty for the runs that are compared."""
-    if CONTROL not in table.columns:
-        return pd.Series("", index=table.index)
-    return table[CONTROL].fillna("").astype(str)
-
-
 def without_controls(table: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that are compared."""
-    return table[control_names(table) == ""] if CONTROL in table.columns else table
+    return table[texts_of(table, CONTROL) == ""] if CONTROL in table.columns else table
 
 
 def are_cells(frame: pd.DataFrame) -> pd.Series:
     """Return which rows are cells; runs of other tools, without a kind, count as cells."""
-    if "kind" not in frame.columns:
-        return pd.Series(data=True, index=frame.index)
-    return frame["kind"].isna() | frame["kind"].isin(["cell", ""])
+    return texts_of(frame, "kind").isin(["cell", ""])
 
 
 def select_usable(
@@ -294,6 +286,13 @@ def _derived_columns(
     if apart:
         pair = _in_order_of_time(frame, pair, level, stratum)
     labels = _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
+    numbers = {
+        name: pd.to_numeric(frame[name], errors="coerce")
+        for name in ("start_ms", "block", "order_in_block")
+    }
+    keys = {"campaign": campaigns, **numbers, "run_id": run_ids}
+    places = ["start_ms", "campaign", "block", "order_in_block", "run_id"]
+    began = pd.DataFrame(keys, index=frame.index).sort_values(places)
     return {
         "run_id": run_ids,
         "name": names,
@@ -302,7 +301,8 @@ def _derived_columns(
         "pair": pair.where(blocks != "", ""),
         "apart": apart,
         "block_label": labels.where(blocks != "", ""),
-        "sequence": _sequence(frame.assign(run_id=run_ids)),
+        # from 1; without times by blocks and run ids
+        "sequence": pd.Series(range(1, len(frame) + 1), began.index).reindex(frame.index),
     }
 
 
@@ -330,17 +330,6 @@ def _in_order_of_time(
     ordered = pd.DataFrame(columns).sort_values(["first", "pair"]).groupby(["stratum", "level"])
     numbers = ordered["pair"].transform(lambda pairs: pd.factorize(pairs)[0] + 1)
     return numbers.reindex(frame.index).astype(int).astype(str).astype(object)
-
-
-def _sequence(frame: pd.DataFrame) -> pd.Series:
-    """Return the order in which runs began, from 1; without times by blocks and run ids."""
-    columns = {
-        name: pd.to_numeric(frame[name], errors="coerce")
-        for name in ("start_ms", "campaign", "block", "order_in_block", "run_id")
-    }
-    columns |= {name: as_text(frame[name]) for name in ("campaign", "run_id")}
-    ordered = pd.DataFrame(columns, index=frame.index).sort_values(list(columns))
-    return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
 
 class _Cause(NamedTuple):
@@ -430,11 +419,14 @@ def find_mismatch(
             Mismatch.MACHINES,
             f"runs of several machines are not pooled: {differing}; name it in strata",
         )
-    hardware = expected_differences.versions_and_hardware(factor, frame.columns)
-    rest = [column for column in hardware if plain_name(column) not in allowed_to_differ]
-    differing = varying(frame, rest)
+    rest = []
+    # environments that do not differ with the factor are compared as a whole inside each block
+    if ENVIRONMENT in by_nature:
+        versions = [name for name in frame.columns if name.startswith(expected_differences.VERSION)]
+        rest = sorted({*versions, *expected_differences.HARDWARE} - by_nature)
+    differing = varying(frame, [name for name in rest if plain_name(name) not in allowed_to_differ])
     for _, runs in frame.groupby("level"):  # inside a level the factor does not differ
-        differing = differing or varying(runs, by_nature & {"tags.environment"})
+        differing = differing or varying(runs, by_nature & {ENVIRONMENT})
     if differing:
         return Incomparability(
             Mismatch.VERSIONS,
@@ -590,6 +582,11 @@ def natural(text: str) -> list[tuple[int, float, str]]:
     """Return a sort key that puts 8 before 32, and numbers before words."""
     parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
     return [(0, float(part), "") if part[0].isdecimal() else (1, 0.0, part) for part in parts]
+
+
+def texts_of(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Return a column as texts, empty where it has no value, or if there is no such column."""
+    return as_text(frame.get(column, pd.Series(index=frame.index, dtype=object)))
 
 
 def as_text(values: pd.Series) -> pd.Series:

@@ -8,20 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from experiments import metrics
+from experiments.comparison.runs import pairing
 from experiments.comparison.statistics.estimates import Floats
 from tracking import tables
 from tracking.errors import ErrorCode, EvenhandError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracking.records import Point
+from tracking.records import Point
 
 T = TypeVar("T")
 VALUES = "values.parquet"
@@ -112,8 +110,6 @@ def shown(
     Args:
         table, factor, strata, pair_by: Of the comparison.
     """
-    from experiments.comparison.runs import pairing
-
     runs = pairing.select_usable(
         pairing.without_controls(table), factor=factor, strata=strata, pair_by=pair_by
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
@@ -30,10 +31,6 @@ from experiments.comparison.verdicts.decision import (
     Withheld,
 )
 from experiments.metrics import DELAYED, FREELY, Outcome, without_batch
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 INCONCLUSIVE = "inconclusive"
 NOT_COMPARABLE = "not comparable"
@@ -305,9 +302,8 @@ class Comparison:
         rests_on: machines, teams and campaigns of the usable runs.
         frontier: memory limits.
         times_to_accuracy: percent -> seconds of the runs that reached it.
-        training_ends: seconds that every run trained, an outcome or not.
-        profiled: values by profilers.
-        checks: how runs were measured (`check/…`), which is not judged.
+        unjudged: values by profilers, how runs were measured (`check/…`), and the seconds that
+            every run trained, an outcome or not.
         conditions: settings that a reader must know -> the value of all runs, or "several".
         random_weights: whether features come from random weights: their quality means nothing.
         smoke: whether the runs only show that everything works.
@@ -332,9 +328,7 @@ class Comparison:
     rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     frontier: tuple[Edge, ...] = ()
     times_to_accuracy: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    training_ends: tuple[Value, ...] = ()
-    profiled: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    checks: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    unjudged: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
     random_weights: bool = False
     smoke: bool = False
@@ -370,8 +364,6 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rows as a table with the keys of `comparison.json`'s rows as columns."""
-        import pandas as pd
-
         names = [field.name for field in fields(Row)]
         return pd.DataFrame([vars(row) for row in self.rows], columns=names)
 
@@ -387,11 +379,6 @@ class Comparison:
             if finding.mismatch is not Mismatch.TURNS
         }
         return frozenset(finding.row.metric for finding in self.findings) - measurable
-
-    @property
-    def busy(self) -> str:
-        """Reason for which no time may be judged, if others disturbed the cells of any row."""
-        return next((finding.busy for finding in self.findings if finding.busy), "")
 
     @property
     def has_verdict(self) -> bool:

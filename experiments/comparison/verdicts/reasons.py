@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.runs.pairing import Mismatch
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import ROUNDING, Estimate
+from experiments.comparison.statistics.estimates import ROUNDING
 from experiments.comparison.verdicts.decision import (
     ALPHA,
     MINIMUM_BLOCKS,
     Decision,
-    Effect,
     NoEstimate,
     Withheld,
 )
@@ -91,9 +90,8 @@ def phrase(finding: Finding) -> str:
     return PHRASES[code]
 
 
-def explanation(finding: Finding) -> str:
-    """Return the whole reason of a verdict as a sentence."""
-    reason = finding.row.reason
+def as_sentence(reason: str) -> str:
+    """Return a reason as a sentence."""
     return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 
 
@@ -147,13 +145,12 @@ def _decision(finding: Finding) -> Decision:
         return Decision.TOO_FEW
     if row.p is None:
         return _constant(finding)
-    interval = Estimate(
-        row.on_test_scale(row.estimate),
-        row.on_test_scale(row.ci_low, -math.inf),
-        row.on_test_scale(row.ci_high, math.inf),
-    )
-    equivalent = bool(row.equivalent)
-    return Effect(interval, row.bound, different=finding.different, equivalent=equivalent).decision
+    low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
+    if finding.different and (low > row.bound or high < -row.bound):
+        return Decision.DIFFERENT
+    if row.equivalent:
+        return Decision.WITHIN_MARGIN if finding.different else Decision.EQUIVALENT
+    return Decision.SIZE_OPEN if finding.different else Decision.OPEN
 
 
 def _constant(finding: Finding) -> Decision:

@@ -102,9 +102,8 @@ def as_effect(shift: float, kind: str) -> float:
 def _text(finding: Finding) -> str:
     blocks, seconds = payable(finding), finding.block_seconds
     if blocks:
-        cost = ""
-        if seconds:
-            cost = f" ({durations.format_duration(blocks * seconds)} of machine time)"
+        time = durations.format_duration(blocks * seconds) if seconds else ""
+        cost = f" ({time} of machine time)" if time else ""
         return (
             f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted "
             f"probability of {PREDICTED}{cost}"

@@ -40,6 +40,7 @@ from experiments.comparison.verdicts.decision import (
     Withheld,
 )
 from experiments.comparison.verdicts.findings import (
+    EXPLORATORY,
     PRIMARY,
     Comparison,
     Finding,
@@ -142,13 +143,9 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
     groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
     parts = [part for group in groups for a, b in pairs for part in _compare(group, a, b, request)]
     undecided, excluded, orders = zip(*parts, strict=True) if parts else ((), (), ())
-    findings = _decide(itertools.chain(*undecided), request.primary, levels)
+    findings = _decide(itertools.chain(*undecided), levels)
 
-    def values_of(prefix: str) -> Mapping[str, tuple[environment.Value, ...]]:
-        return environment.values(
-            frame, [name for name in frame.columns if name.startswith(prefix)]
-        )
-
+    unjudged = [name for name in frame.columns if name.startswith((PROFILED, CHECKS, TOTAL))]
     return Comparison(
         factor=spec.factor,
         baseline=levels[0],
@@ -173,9 +170,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         summaries=summarise(findings),
         rests_on=environment.rests_on(frame),
         times_to_accuracy={} if _took_turns(frame) else environment.times_to_accuracy(frame),
-        training_ends=environment.values(frame, [TOTAL])[TOTAL] if TOTAL in frame else (),
-        profiled=values_of(PROFILED),
-        checks=values_of(CHECKS),
+        unjudged=environment.values(frame, unjudged),
         conditions=environment.conditions(frame, (spec.factor, *spec.strata)),
         random_weights=request.random_weights,
         failures=runs.failures,
@@ -276,23 +271,13 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     return _Request(spec, outcomes, unmeasured, primary, values, kinds, random_weights)
 
 
-def _decide(
-    findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]
-) -> list[Finding]:
-    position = {level: number for number, level in enumerate(levels)}
-    in_families = [
-        replace(finding, row=replace(finding.row, family=PRIMARY))
-        if finding.row.metric in primary
-        else finding
-        for finding in findings
-    ]
-
+def _decide(findings: Iterable[Finding], levels: Sequence[str]) -> list[Finding]:
     def key(finding: Finding) -> tuple[Any, ...]:
         row = finding.row
-        sides = (position[row.a], position[row.b])
+        sides = (levels.index(row.a), levels.index(row.b))
         return (natural(row.stratum), not finding.primary, place(row.metric), *sides)
 
-    return sorted(reasons.decide(in_families, sample_size.plan_row), key=key)
+    return sorted(reasons.decide(list(findings), sample_size.plan_row), key=key)
 
 
 def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
@@ -342,6 +327,7 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
                     kind=outcome.kind,
                     margin=spec.margin if outcome.margin is None else outcome.margin,
                     stratum=stratum,
+                    family=PRIMARY if outcome.metric in request.primary else EXPLORATORY,
                 ),
                 outcome,
             )
@@ -406,8 +392,9 @@ def _without_estimate(finding: Finding, code: NoEstimate, reason: str, **fields:
 
 
 def _not_comparable(finding: Finding, mismatch: Incomparability) -> Finding:
-    code = NoEstimate.NOT_COMPARABLE
-    return _without_estimate(finding, code, mismatch.text, mismatch=mismatch.code)
+    return _without_estimate(
+        finding, NoEstimate.NOT_COMPARABLE, mismatch.text, mismatch=mismatch.code
+    )
 
 
 @dataclass(frozen=True)
