@@ -30,7 +30,7 @@ from tracking.store import Store, note
 if TYPE_CHECKING:
     from experiments.comparison.judgement import ComparisonResult
     from experiments.comparison.report.sections import Section
-    from experiments.comparison.runs.sets import Choice, Kind
+    from experiments.comparison.runs.sets import Kind
     from experiments.metrics import Outcome
 
 # Kinds of campaigns whose commands are printed.
@@ -186,8 +186,8 @@ def _judge(
     from experiments.comparison.runs.query import table
     from experiments.contract import ReportAddition
 
-    choice = sets.Choice(table(runs))
-    declared, primary, source_lines = _declared(settings, choice.table.columns)
+    frame, kinds = table(runs), list[sets.Kind]()
+    declared, primary, source_lines = _declared(settings, frame.columns)
     named = [declared.get(name, name) for name in settings.outcomes] or list(declared.values())
     spec = ComparisonSpec(
         factor=settings.factor,
@@ -206,17 +206,16 @@ def _judge(
         ignore=settings.ignore,
         fail_if=settings.fail_if,
     )
-    inputs.check_level_and_block(choice.table, spec.factor, spec.pair_by)
+    inputs.check_level_and_block(frame, spec.factor, spec.pair_by)
     if not selection.has_campaigns:
-        choice = sets.choose_newest(
-            choice.table,
+        frame, kinds = sets.choose_newest(
+            frame,
             factor=spec.factor,
             strata=spec.strata,
             allowed_to_differ=spec.may_differ,
             pair_by=spec.pair_by,
         )
-    notes = [*notes, *source_lines, *_other_kinds(settings, choice)]
-    frame = choice.table
+    notes = [*notes, *source_lines, *_other_kinds(settings, kinds)]
     if "campaign" in frame.columns and frame["campaign"].nunique() > 1:
         parents = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
         frame = names.add_names(frame, ((run.run_id, run.name, run.start_ms) for run in parents))
@@ -288,21 +287,22 @@ def _campaign_section(names: Mapping[str, str], link: Callable[[str], str]) -> l
     return [Section("Campaigns", "What stands for which run in MLflow.", ("campaign", "run"), rows)]
 
 
-def _other_kinds(settings: Compare, choice: Choice) -> list[str]:
+def _other_kinds(settings: Compare, kinds: Sequence[Kind]) -> list[str]:
     """Return lines that name the compared kind of campaigns, and commands for the others."""
-    if choice.kind is None:
+    if not kinds:
         return []
+    newest, *others = kinds
     lines = [
-        f"Compared: the newest {_described(choice.kind)}. Campaigns with other settings "
+        f"Compared: the newest {_described(newest)}. Campaigns with other settings "
         "are not pooled with it; each can be compared:"
     ]
     defaults = as_text(Compare()).items()
     options = dict(as_text(settings).items() - defaults)
-    for kind in choice.others[:MAX_KINDS]:
+    for kind in others[:MAX_KINDS]:
         options["experiment"] = ",".join(kind.campaigns)
         words = [word for name in sorted(options) for word in (f"--{name}", options[name])]
         lines.append(f"  {_described(kind)}: {shell.command('compare', *words)}")
-    more = len(choice.others) - MAX_KINDS
+    more = len(others) - MAX_KINDS
     return [*lines, f"  and {more} more kinds; narrow them down with filter"] if more > 0 else lines
 
 

@@ -13,16 +13,15 @@ from experiments.comparison import analyses
 from experiments.comparison.analyses import Evidence, controls, memory_limits
 from experiments.comparison.report import canvas, tables, wording, writing
 from experiments.comparison.report.card import AnswerCard, MoreBlocks, build_card
-from experiments.comparison.report.rendering import Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
-from experiments.comparison.runs.raw import RawRun, ShownRun
+from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
 from experiments.contract import ReportAddition
 from tracking.errors import EvenhandError
 
-Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
+Steps = Callable[[Sequence[RawRun]], list[RawRun]]
 TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.json"}
 
 
@@ -83,8 +82,9 @@ def answer(
         fetching = background.submit(steps_or_reason, steps, spec, runs)
         comparison = judged(spec, runs)
         raw_runs, missing_steps = fetching.result()
-    has_additions = options.also is not None and not comparison.smoke
-    addition = options.also(comparison) if options.also and has_additions else ReportAddition([])
+    addition = ReportAddition([])
+    if options.also and not comparison.smoke:
+        addition = options.also(comparison)
     evidence = Evidence(
         comparison,
         runs,
@@ -95,8 +95,7 @@ def answer(
         options.link or tables.nowhere,
         addition.sections,
     )
-    warnings = (*analyses.warnings(evidence), *comparison.warnings)
-    comparison = replace(comparison, warnings=warnings)
+    comparison = replace(comparison, warnings=(*analyses.warnings(evidence), *comparison.warnings))
     card = build_card(comparison, options.title, environment.span(runs), options.more_blocks)
     unread = [
         f"The steps of {run.level}, block {run.block} are not shown: {run.trouble}"
@@ -104,15 +103,13 @@ def answer(
         if run.trouble
     ]
     notes = [*unread, *options.notes, *addition.sentences, *missing_steps]
-    document = Document(
-        card, writing.subtitle(comparison), _body(evidence, figures=options.figures), notes
-    )
+    body = _body(evidence, figures=options.figures)
     lines = wording.sentences(comparison)
     if not comparison.smoke:
         lines += [*controls.sentences(evidence), *addition.sentences]
     result = ComparisonResult(comparison, card, lines, folder / "report.html")
     try:
-        writing.write(comparison, document, folder)
+        writing.write(comparison, card, body, notes, folder)
         for name, text in addition.files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:

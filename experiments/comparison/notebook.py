@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -14,13 +14,11 @@ from experiments.comparison import analyses, judgement
 from experiments.comparison.analyses import Evidence
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions
 from experiments.comparison.report import canvas, rendering, tables, wording
+from experiments.comparison.report.canvas import Drawing, Figure
 from experiments.comparison.runs import inputs, names, raw
-from experiments.comparison.runs.raw import RawRun, ShownRun
+from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.findings import Comparison
 from tracking.errors import ErrorCode, EvenhandError, UsageError
-
-if TYPE_CHECKING:
-    from experiments.comparison.report.canvas import Drawing, Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,7 +98,7 @@ class Result(Comparison):
         raw = judgement.steps_or_reason(self._fetch, self.spec, self.runs)[0]
         return {result.name: result for result in analyses.drawings(Evidence(self, self.runs, raw))}
 
-    def _fetch(self, shown: Sequence[ShownRun]) -> list[RawRun]:
+    def _fetch(self, shown: Sequence[RawRun]) -> list[RawRun]:
         if not self.on_server:
             return []
         from tracking.reader import Reader
@@ -124,6 +122,3 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
         raise UsageError(ErrorCode.NOT_FOUND, f"compare: {reason}")
     fields: Mapping[str, Any] = vars(comparison)
     return Result(**fields, spec=spec, runs=table, on_server=inputs.has_runs_of_mlflow(runs))
-
-
-__all__ = ["Result", "result"]

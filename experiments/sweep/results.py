@@ -84,8 +84,8 @@ def write_page(
     notes = [f"Not drawn: {'; '.join(missing)}."] if missing else []
     body: list[Section | Figure] = [*figures, _trials(study, runs)]
     title, question = f"Sweep of {sweep.experiment}", f"Searched: {sweep.search.replace(',', ', ')}"
-    document = rendering.SweepDocument(title, question, warnings, lines, body, notes)
-    page = rendering.render("sweep.html.j2", document=document)
+    texts = {"title": title, "question": question, "warnings": warnings, "notes": notes}
+    page = rendering.render("sweep.html.j2", sentences=lines, body=body, **texts)
     (folder / "sweep.html").write_text(page, encoding="utf-8")
     return missing
 

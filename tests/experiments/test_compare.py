@@ -14,7 +14,6 @@ from typing import Any
 
 import mlflow
 import nbformat
-import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
@@ -272,17 +271,11 @@ def verdicts(result: Any) -> dict[str, tuple[str, int, float]]:
     return {row.metric: (row.verdict, row.n_blocks, row.estimate) for row in result.rows}
 
 
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["as recorded", "all metrics shown"])
-def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(
-    store: Store, *, is_recorded: bool
-) -> None:
-    """Name them by a table or list of search_runs, with the campaign's own run in it, or by ids.
-
-    Earlier versions let MLflow show all metrics.
-    """
+def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(store: Store) -> None:
+    """Name them by a table or list of search_runs, with the campaign's own run in it, or by ids."""
     for name, factor in (("c1", 1.2), ("c2", 1.0)):
         opened, *cells = campaign_of(name, factor=factor)
-        store_runs(store, [opened, *(map(as_recorded, cells) if is_recorded else cells)])
+        store_runs(store, [opened, *map(as_recorded, cells)])
     slower = verdicts(compare(frame(factors={"tensorflow": 1.2})))
     search = partial(mlflow.search_runs, experiment_names=["captioning"])
     table, campaign = search(), store.run_id("c1") or ""
@@ -296,34 +289,6 @@ def test_runs_of_a_campaign_have_its_verdicts_however_they_are_named(
     assert [row.stratum.partition("=")[0] for row in both.rows] == ["campaign", "campaign"]
 
 
-def tidy(**columns: Any) -> pd.DataFrame:
-    return frame(blocks=2).assign(**columns)
-
-
-@pytest.mark.parametrize(
-    ("runs", "options", "part"),
-    [
-        (pd.DataFrame(), {}, ""),
-        ([], {}, ""),
-        (7, {}, "mlflow.search_runs()"),
-        ([7], {}, "7"),
-        (tidy().drop(columns="block"), {}, "block"),
-        (tidy(kind="campaign"), {}, "cell"),
-        (tidy(status="RUNNING"), {}, "4"),
-        (tidy()[["run_id", "framework", "block"]], {}, "numbers"),
-        (tidy(), {"factor": "colour"}, "colour"),
-        (tidy(), {"outcomes": ["train/step_second"]}, f"did you mean {STEP}?"),
-        (tidy(), {"outcomes": ["energy/joules"]}, "energy/joules"),
-    ],
-    ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
-)
-def test_error_of_the_function_is_one_line(runs: Any, options: dict[str, Any], part: str) -> None:
-    with pytest.raises(UsageError) as error:
-        compare(runs, **options)
-    assert part in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_notebook_shows_sentences_verdicts_and_figures() -> None:
     result = compare(frame(factors={"tensorflow": 1.2}))
     shown = result._repr_html_()
@@ -331,7 +296,6 @@ def test_notebook_shows_sentences_verdicts_and_figures() -> None:
     assert shown.count("<tr>") == 1 + len(result.rows)
     hostile = compare(frame(("pytorch", "<script>alert()</script>"), blocks=2))
     assert "<script" not in hostile._repr_html_()
-    assert list(result.to_frame()["metric"]) == [row.metric for row in result.rows]
     assert "blocks" in result.figures
     figure = result.figure(result.figures[0])
     assert figure.name == result.figures[0]

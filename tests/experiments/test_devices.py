@@ -32,7 +32,7 @@ from tests.experiments.small_campaigns import comparison, measure
 from tests.experiments.test_blocks import TOYS
 from tests.models.children import run_python
 from tracking import provenance, tuning
-from tracking.errors import ErrorCode
+from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 from scipy import special, stats
@@ -35,30 +34,19 @@ _INFERENCE = re.compile(r"inference/(?:batch_(\d+)/)?examples_per_second")
 _SIZE = re.compile(r"(?:^|, )batch_size=(\d+)(?=, |$)")
 
 
-class LimitReason(Enum):
-    """Reason for which a batch size is the limit, or none is; the value is its text."""
-
-    NEAR_BEST = "no other size is faster by {margin} % or more"
-    BUSY_MACHINE = "the machine was busy"
-    TOO_FEW_BLOCKS = "blocks with all sizes: {blocks}; at least {minimum} are needed"
-    NO_TREND = "throughput is not shown to rise with the batch size"
-    NONE_NEAR_BEST = "no size below {largest} is shown to be within {margin} % of the best"
-
-
 @dataclass(frozen=True)
 class Limit:
     """Size beyond which nothing is gained.
 
     Attributes:
+        reason: for which it is the limit, or there is none.
         size: the smallest size within 2 % of the best; None if none is shown.
         trend_p: p of Page's test that throughput rises.
-        blocks: blocks that hold every size.
     """
 
-    reason: LimitReason
+    reason: str
     size: int | None = None
     trend_p: float | None = None
-    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,16 +63,6 @@ class Curve:
     rates: Mapping[int, float]
     limit: Limit
 
-    @property
-    def reason(self) -> str:
-        """Reason for the limit as text."""
-        return self.limit.reason.value.format(
-            margin=f"{100 * MARGIN:g}",
-            blocks=self.limit.blocks,
-            minimum=MINIMUM_BLOCKS,
-            largest=max(self.rates),
-        )
-
 
 def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve, ...]:
     """Return every level's curves over at least two sizes.
@@ -97,13 +75,13 @@ def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve
     """
     rates = _rates(comparison, first_size)
     place = {level: at for at, level in enumerate(comparison.levels)}
-    results = []
+    results, is_busy = [], any(finding.busy for finding in comparison.findings)
     for key in sorted(rates, key=lambda key: (key[0], natural(key[2]), place.get(key[1], -1))):
         by_size = rates[key]
         if len(by_size) > 1:
             logs = {size: np.log(list(by_size[size].values())) for size in sorted(by_size)}
             means = {size: float(np.exp(trim(values).centre)) for size, values in logs.items()}
-            limit = Limit(LimitReason.BUSY_MACHINE) if comparison.busy else find_limit(by_size)
+            limit = Limit("the machine was busy") if is_busy else find_limit(by_size)
             results.append(Curve(*key, means, limit))
     return tuple(results)
 
@@ -152,16 +130,18 @@ def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
     sizes = sorted(rates)
     blocks = [block for block in rates[sizes[0]] if all(block in rates[size] for size in sizes)]
     if len(blocks) < MINIMUM_BLOCKS:
-        return Limit(LimitReason.TOO_FEW_BLOCKS, blocks=len(blocks))
+        few = f"blocks with all sizes: {len(blocks)}; at least {MINIMUM_BLOCKS} are needed"
+        return Limit(few)
     table = np.log([[rates[size][block] for size in sizes] for block in blocks])
     trend = float(stats.page_trend_test(table).pvalue) if len(sizes) > 2 else None
     if trend is not None and trend >= ALPHA:
-        return Limit(LimitReason.NO_TREND, trend_p=trend, blocks=len(blocks))
+        return Limit("throughput is not shown to rise with the batch size", trend_p=trend)
     adjusted = significance.holm([_p_within_best(table, at) for at in range(len(sizes))])
     near = [size for size, p in zip(sizes, adjusted, strict=True) if p is not None and p < ALPHA]
     if near and near[0] < sizes[-1]:
-        return Limit(LimitReason.NEAR_BEST, near[0], trend, len(blocks))
-    return Limit(LimitReason.NONE_NEAR_BEST, None, trend, len(blocks))
+        return Limit(f"no other size is faster by {100 * MARGIN:g} % or more", near[0], trend)
+    none_near = f"no size below {sizes[-1]} is shown to be within {100 * MARGIN:g} % of the best"
+    return Limit(none_near, None, trend)
 
 
 def _p_within_best(table: Floats, at: int) -> float:
@@ -193,7 +173,7 @@ def table(evidence: Evidence) -> list[Section]:
         rows.append(
             (
                 *(curve.phase, curve.stratum, curve.level or ALL_RUNS, "; ".join(rates)),
-                *(Cell(limit, note=curve.reason), wording.p_value(curve.limit.trend_p)),
+                *(Cell(limit, note=curve.limit.reason), wording.p_value(curve.limit.trend_p)),
             )
         )
     header: Header = (

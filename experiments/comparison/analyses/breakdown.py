@@ -65,7 +65,7 @@ class Breakdown:
 
 def breakdowns(comparison: Comparison) -> list[Breakdown]:
     """Return every stratum that has profiled runs, level by level."""
-    runs = {(profile.stratum, profile.level) for profile in comparison.profiled.get(STEP, ())}
+    runs = {(profile.stratum, profile.level) for profile in comparison.unjudged.get(STEP, ())}
     strata = sorted({stratum for stratum, _ in runs}, key=natural)
     return [
         _mean(comparison, stratum, level)
@@ -77,7 +77,7 @@ def breakdowns(comparison: Comparison) -> list[Breakdown]:
 
 def _mean(comparison: Comparison, stratum: str, level: str) -> Breakdown:
     def mean(name: str) -> float | None:
-        runs = comparison.profiled.get(f"{PROFILED}{name}", ())
+        runs = comparison.unjudged.get(f"{PROFILED}{name}", ())
         values = [run.value for run in runs if (run.stratum, run.level) == (stratum, level)]
         return float(np.mean(values)) if values else None
 

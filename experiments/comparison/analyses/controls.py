@@ -24,7 +24,7 @@ def judged(table: pd.DataFrame, spec: ComparisonSpec) -> tuple[Control, ...]:
     """Judge every control against the cells that it repeats, in the campaigns that have it."""
     if not {CONTROL, TREATMENT} <= set(table.columns):
         return ()
-    names, controls, compared = pairing.control_names(table), list[Control](), spec.factor
+    names, controls, compared = pairing.texts_of(table, CONTROL), list[Control](), spec.factor
     allowed = (*spec.allowed_to_differ, "inject_delay")
     spec = replace(spec, factor=TREATMENT, primary=(), allowed_to_differ=allowed, all_pairs=False)
     # Of varied settings, a control has only the first value.
@@ -47,9 +47,7 @@ def judged(table: pd.DataFrame, spec: ComparisonSpec) -> tuple[Control, ...]:
 
 def _injected(runs: pd.DataFrame) -> float | None:
     """Return the share by which all runs of a control were slowed; None if by none or unknown."""
-    if DELAY not in runs.columns:
-        return None
-    shares = pd.to_numeric(runs[DELAY], errors="coerce").unique()
+    shares = pd.to_numeric(runs.reindex(columns=[DELAY])[DELAY], errors="coerce").unique()
     return float(shares[0]) if len(shares) == 1 and shares[0] > 0 else None
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from experiments.comparison.report import canvas, tables
 from experiments.comparison.report.canvas import Colours, Drawing
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.verdicts.findings import Comparison
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)

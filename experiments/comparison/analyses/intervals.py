@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-Bounds = tuple[float | None, float | None, float | None]
 MAXIMUM_LINES = 40
 HIGH_INCHES = 4.0
 FOREST = (
@@ -88,8 +87,8 @@ def looks(evidence: Evidence) -> list[Section]:
     """Return the looks of a campaign whose number of blocks was not fixed."""
     rows: list[Line] = [
         (
-            *(look.stratum, str(look.blocks), str(look.max_blocks)),
-            *(f"{100 * share:.2f} %" for share in (look.spent, look.level, look.confidence)),
+            *(look["stratum"], str(look["blocks"]), str(look["max_blocks"])),
+            *(f"{100 * look[share]:.2f} %" for share in ("spent", "level", "confidence")),
         )
         for look in evidence.comparison.looks
     ]
@@ -131,14 +130,12 @@ def forest(evidence: Evidence) -> list[Drawing]:
     return [Drawing("forest", "Ratios to the baseline", caption, height, paint, width)]
 
 
-def _better_right(finding: Finding) -> Bounds:
+def _better_right(finding: Finding) -> tuple[float | None, ...]:
     row = finding.row
     if finding.outcome.better != "lower":
         return row.estimate, row.ci_low, row.ci_high
-    value, low, high = (
-        1 / bound if bound else None for bound in (row.estimate, row.ci_high, row.ci_low)
-    )
-    return value, low, high
+    bounds = (row.estimate, row.ci_high, row.ci_low)
+    return tuple(1 / bound if bound else None for bound in bounds)
 
 
 def _paint(shown: Sequence[Finding], margin: float, colours: Colours, canvas: Canvas) -> None:

@@ -17,14 +17,18 @@ from experiments.comparison.report.tables import number
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import BY_EPOCH, RawRun
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
-from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, paired
-from experiments.metrics import outcome
+from experiments.comparison.statistics.estimates import (
+    MINIMUM_VALUES,
+    Estimate,
+    Floats,
+    trimmed_mean,
+)
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
+from experiments.metrics import TOTAL, outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DIFFERENT = (Decision.DIFFERENT, Decision.SIZE_OPEN)
 CAPTION = (
     "Validation after each epoch, compared block by block. Alike: an equivalence test succeeds in "
     "every epoch. The difference is that of the epoch in which the curves are farthest apart; its "
@@ -109,18 +113,18 @@ def _agreement(
     margin = outcome(metric).margin or 0.0
     if count < MINIMUM_VALUES:
         return Agreement(metric, stratum, a, b, count, epochs, None, None, margin, None)
-    shifts = np.array([second[:epochs] - first[:epochs] for first, second in both])
-    effects = [paired(shifts[:, epoch], margin, 1 - ALPHA / epochs) for epoch in range(epochs)]
+    shifts = np.array([second[:epochs] - first[:epochs] for first, second in both]).T
+    means = [trimmed_mean(by_block, 1 - ALPHA / epochs) for by_block in shifts]
     apart = [
         epoch
-        for epoch, effect in enumerate(effects)
-        if effect.decision in _DIFFERENT and abs(effect.estimate.value) > margin
+        for epoch, mean in enumerate(means)
+        if abs(mean.value) > margin and not mean.low <= 0 <= mean.high
     ]
-    worst = max(apart or range(epochs), key=lambda epoch: abs(effects[epoch].estimate.value))
-    shown = bool(apart) or all(effect.equivalent for effect in effects)
-    alike = not apart if shown and count >= MINIMUM_BLOCKS else None
-    estimate = effects[worst].estimate
-    return Agreement(metric, stratum, a, b, count, epochs, worst + 1, estimate, margin, alike)
+    worst = max(apart or range(epochs), key=lambda epoch: abs(means[epoch].value))
+    inner = [trimmed_mean(by_block, 1 - 2 * ALPHA) for by_block in shifts]  # two one-sided tests
+    is_within = all(-margin < mean.low and mean.high < margin for mean in inner)
+    alike = not apart if (apart or is_within) and count >= MINIMUM_BLOCKS else None
+    return Agreement(metric, stratum, a, b, count, epochs, worst + 1, means[worst], margin, alike)
 
 
 def warnings(evidence: Evidence) -> list[ComparisonWarning]:
@@ -202,7 +206,7 @@ def _panel(
 def times_to_accuracy(evidence: Evidence) -> list[Section]:
     """Return how many runs reached each threshold, and when half of them had."""
     comparison, rows = evidence.comparison, list[Line]()
-    ends = {end.sequence: end for end in comparison.training_ends}
+    ends = {end.sequence: end for end in comparison.unjudged.get(TOTAL, ())}
     if not ends:  # the runs that never reached it are not known
         return []
     for percent, values in comparison.times_to_accuracy.items():

@@ -157,13 +157,13 @@ def _procedure_rows(comparison: Comparison, raw: Sequence[RawRun]) -> Iterator[L
                 if len(sides) < 2 or not all(len(side.measured) for side in sides.values()):
                     continue
                 if tests := paper_procedure(sides[a].measured, sides[b].measured):
-                    normality = (tests.ks_p, tests.lilliefors_p, tests.shapiro_p)
+                    n_steps, normality, wilcoxon_p = tests
                     yield (
                         *(outcome(metric).label, stratum, f"{b} against {a}", block),
-                        str(tests.n_steps),
+                        str(n_steps),
                         *("; ".join(map(wording.p_value, reversed(both))) for both in normality),
-                        wording.p_value(tests.wilcoxon_p),
-                        "significant" if tests.wilcoxon_p < ALPHA else "not significant",
+                        wording.p_value(wilcoxon_p),
+                        "significant" if wilcoxon_p < ALPHA else "not significant",
                         verdicts.get(metric, UNJUDGED),
                     )
                     break

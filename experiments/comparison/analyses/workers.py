@@ -97,7 +97,7 @@ def gains(comparison: Comparison) -> list[Gain]:
 
 def last_check(comparison: Comparison, metric: str) -> list[Value]:
     """Return how the last run of each level in each stratum was measured."""
-    values = comparison.checks.get(metric, ())
+    values = comparison.unjudged.get(metric, ())
     return list({(value.stratum, value.level): value for value in values}.values())
 
 

@@ -13,7 +13,7 @@ from experiments.comparison.report import tables, wording
 from experiments.comparison.runs.environment import Span
 from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts import sample_size
-from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.decision import OPEN, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.config import durations, shell
 from experiments.metrics import QUALITY, is_known
@@ -258,13 +258,9 @@ def _answer(comparison: Comparison, findings: Sequence[Finding]) -> tuple[str, s
         return "", wording.sentences(comparison)[0], ""
     settled = [finding for finding in findings if finding.judged]
     unsettled = [finding for finding in findings if not finding.judged]
-    texts = wording.shortened(wording.clauses(settled), MAX_CLAUSES)
-    texts = [wording.capitalised(text, wording.names(settled[0])[1]) for text in texts[:1]] + texts[
-        1:
-    ]
-    first = f"{'; '.join(texts)}." if texts else ""
-    shown = _exploratory(comparison, findings) if comparison.primary else []
-    if shown:
+    text = "; ".join(wording.shortened(wording.clauses(settled), MAX_CLAUSES))
+    first = f"{wording.capitalised(text, wording.names(settled[0])[1])}." if text else ""
+    if comparison.primary and (shown := _exploratory(comparison, findings)):
         clauses = wording.shortened(list(map(wording.clause, shown)), MAX_CLAUSES)
         first = f"{first} Exploratory: {'; '.join(clauses)}.".strip()
     return first, _unsettled(unsettled), _recommendation(comparison, findings)
@@ -286,7 +282,7 @@ def _exploratory(comparison: Comparison, findings: Sequence[Finding]) -> list[Fi
 
 def _unsettled(findings: Sequence[Finding]) -> str:
     """Return what is not settled, and what it costs to settle it."""
-    estimated = [finding for finding in findings if finding.decision in sample_size.OPEN]
+    estimated = [finding for finding in findings if finding.decision in OPEN]
     texts = [wording.sentence(finding).removesuffix(".") for finding in estimated]
     costs: dict[str, list[str]] = {}
     for finding in estimated:
@@ -434,10 +430,8 @@ def _figures(findings: Sequence[Finding]) -> dict[str, float]:
             values = [None if value is None else 100 * (value - 1) for value in values]
         level = f"/{row.b}" if several else ""
         key = _NOT_IN_A_METRIC.sub("_", f"verdict/{row.metric}{level}/{name}")
-        estimate, *bounds = values
-        if estimate is not None:
-            figures[key] = float(f"{estimate:.4g}")
-        for at, (end, bound) in enumerate(zip(("low", "high"), bounds, strict=True)):
-            if bound is not None:
-                figures[f"{key}_{end}"] = wording.outwards(bound, bound, digits=4)[at]
+        for at, (end, value) in enumerate(zip(("", "_low", "_high"), values, strict=True)):
+            if value is not None:
+                rounded = (float(f"{value:.4g}"), *wording.outwards(value, value, digits=4))
+                figures[f"{key}{end}"] = rounded[at]
     return figures

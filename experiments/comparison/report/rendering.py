@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from experiments.comparison.report.card import AnswerCard
 from experiments.comparison.report.sections import Section
 from experiments.config.console import Table, Text, box
-
-if TYPE_CHECKING:
-    from experiments.comparison.report.canvas import Figure
 
 _TERMINAL_STYLE = {
     "better": "bold green",
@@ -24,28 +18,6 @@ _TERMINAL_STYLE = {
     "open": "yellow",
     "none": "dim",
 }
-
-
-@dataclass(frozen=True)
-class Document:
-    """A report; `notes` are lines at its end."""
-
-    card: AnswerCard
-    subtitle: str
-    body: Sequence[Section | Figure]
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
-class SweepDocument:
-    """The page of a search; it has no card, since no verdict rests on a search."""
-
-    title: str
-    question: str
-    warnings: Sequence[str]
-    sentences: Sequence[str]
-    body: Sequence[Section | Figure]
-    notes: Sequence[str]
 
 
 def render(template: str, **content: object) -> str:

@@ -6,18 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 # Text of a cell without a value.
 NONE = "—"
-_NUMBER = re.compile(r"(<? ?[+−±]?[\d,]+)(.*)", re.DOTALL)
-
-
-class Number(NamedTuple):
-    """Text of a number, cut where those of a column are aligned: `18`, `.6 ms`."""
-
-    whole: str
-    rest: str
+_NUMBER = re.compile(rf"({NONE}$|<? ?[+−±]?[\d,]+)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -38,12 +30,10 @@ class Cell:
     code: str = ""
 
     @cached_property
-    def number(self) -> Number | None:
-        """Parts of a text that begins with a number, or is that of a missing one."""
-        if self.text == NONE:
-            return Number(NONE, "")
+    def number(self) -> tuple[str, str] | None:
+        """A number, cut where those of a column are aligned (`18`, `.6 ms`); None of a word."""
         match = _NUMBER.fullmatch(self.text)
-        return Number(match[1], match[2]) if match else None
+        return (match[1], match[2]) if match else None
 
 
 @dataclass(frozen=True)
@@ -139,5 +129,5 @@ class Section:
         lines = [line for line in self.lines if not isinstance(line, str)]
         numbers = [[line[at].number for line in lines] for at in range(len(self.columns))]
         return [
-            max((len(number.rest) for number in column if number), default=0) for column in numbers
+            max((len(number[1]) for number in column if number), default=0) for column in numbers
         ]

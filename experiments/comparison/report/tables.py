@@ -161,12 +161,10 @@ def all_verdicts(comparison: Comparison) -> list[Section]:
 
 def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, ...]:
     """Return the cells of `EFFECT`; a verdict that is open has its reason."""
-    code = reason_code(finding) if with_reason else ""
-    note = ""
+    code, note = reason_code(finding) if with_reason else "", ""
     if code:
-        note = reasons.phrase(finding)
-        if finding.judged:
-            note = f"interval widened {finding.row.widening:.1f} times"
+        widened = f"interval widened {finding.row.widening or 1.0:.1f} times"
+        note = widened if finding.judged else reasons.phrase(finding)
     verdict = Cell(finding.row.verdict, style(finding), note, code=code)
     return wording.effect(finding), wording.effect_interval(finding), verdict
 
@@ -184,10 +182,8 @@ def reason_notes(findings: Iterable[Finding]) -> list[Note]:
     labels: dict[tuple[str, str], dict[str, None]] = {}
     for finding in findings:
         if code := reason_code(finding):
-            text = reasons.explanation(finding)
-            if finding.judged:
-                cause = reasons.widening(finding.row)
-                text = f"{cause[:1].upper()}{cause[1:]}."
+            row = finding.row
+            text = reasons.as_sentence(reasons.widening(row) if finding.judged else row.reason)
             labels.setdefault((code, text), {})[wording.describe_outcome(finding)] = None
     return [
         Note(code, text, wording.joined(wording.shortened(list(rows), MAX_LABELS)))
@@ -228,12 +224,12 @@ def not_measured(comparison: Comparison) -> list[Section]:
     labels: dict[str, dict[str, None]] = {}
     for finding in comparison.findings:
         if finding.row.metric in comparison.unmeasurable:
-            text = reasons.explanation(finding)
+            text = reasons.as_sentence(finding.row.reason)
             labels.setdefault(text, {})[finding.outcome.label] = None
     for metric in comparison.unmeasured:
         labels.setdefault("No run has a value.", {})[outcome(metric).label] = None
     for sensor, why in comparison.missing_sensors.items():
-        labels.setdefault(f"{why[:1].upper()}{why[1:]}.", {})[sensor] = None
+        labels.setdefault(reasons.as_sentence(why), {})[sensor] = None
     rows: list[Line] = [(", ".join(names), reason) for reason, names in labels.items()]
     names = [name for of_reason in labels.values() for name in of_reason]
     hint = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

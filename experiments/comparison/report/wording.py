@@ -17,7 +17,7 @@ from decimal import (
 )
 
 from experiments.comparison.runs.pairing import NAMED, FailedRuns
-from experiments.comparison.verdicts.decision import ALPHA, Decision
+from experiments.comparison.verdicts.decision import ALPHA, WITHOUT_TEST, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.metrics import Outcome, is_quality, place
 
@@ -25,7 +25,6 @@ DASH, MINUS, NONE = "–", "−", "—"
 NO_VERDICT_OF_SMOKE = "Smoke test: no verdict."
 # An effect whose digits show no difference; only a verdict calls sides equal.
 ABOUT_EQUAL, NO_DIRECTION = "about equal", "no clear direction"
-WITHOUT_EFFECT = (Decision.TOO_FEW, Decision.NOT_COMPARABLE)
 # Clause on a decision, of b against the baseline a.
 CLAUSES = {
     Decision.DIFFERENT: "{than}",
@@ -38,7 +37,7 @@ CLAUSES = {
     Decision.NOT_COMPARABLE: "{outcome} of {b} and {a}: not comparable; {reason}",
     Decision.TOO_FEW: "{outcome} of {b} and {a}: no verdict; {reason}",
 }
-SHARED = (*WITHOUT_EFFECT, Decision.IDENTICAL, Decision.EQUIVALENT)
+SHARED = (*WITHOUT_TEST, Decision.IDENTICAL, Decision.EQUIVALENT)
 MINIMUM_P = 1e-4
 # Largest detectable effect, as a share, that is printed as a number.
 MAXIMUM_SHARE = 9.0
@@ -277,7 +276,7 @@ def blocks(count: int) -> str:
 def sentence(finding: Finding) -> str:
     """Return a finding as a sentence with its interval and blocks, or strata."""
     row, across, details = finding.row, finding.across, list[str]()
-    if finding.decision not in WITHOUT_EFFECT:
+    if finding.decision not in WITHOUT_TEST:
         bounds = effect_interval(finding)
         details += [f"95 % CI {bounds}"] if bounds else []
         details.append(f"{len(across.names)} strata" if across else blocks(row.n_blocks))
@@ -325,7 +324,7 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
         row, decision = finding.row, finding.decision
-        same = row.reason if decision in WITHOUT_EFFECT else row.margin
+        same = row.reason if decision in WITHOUT_TEST else row.margin
         key = (row.a, row.b, row.stratum, decision, same)
         is_shared = decision in SHARED and not _has_slow_runs(finding)
         groups.setdefault(key if is_shared else id(finding), []).append(finding)
@@ -429,7 +428,7 @@ def sentences(comparison: Comparison) -> list[str]:
     if not chosen:
         primary = ", ".join(comparison.primary)
         return [f"No primary outcome ({primary}) was measured; all others are exploratory."]
-    open_ones = [finding for finding in chosen if finding.decision in WITHOUT_EFFECT]
+    open_ones = [finding for finding in chosen if finding.decision in WITHOUT_TEST]
     rest = [finding for finding in chosen if finding not in open_ones]
     ordered = sorted(rest, key=lambda finding: not finding.judged)
     lines = list(map(sentence, [*summaries_of(chosen, comparison), *ordered]))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.comparison.report import rendering, tables, wording
 from experiments.comparison.report.canvas import Figure
-from experiments.comparison.report.rendering import Document
+from experiments.comparison.report.card import AnswerCard
+from experiments.comparison.report.sections import Section
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
 from experiments.config.console import Table
 from tracking import plain
@@ -47,39 +49,36 @@ EXCLUSION_KEYS = ("run_id", "name", "level", "block", "metric", "reason", "code"
 MAX_TERMINAL_ROWS = 100
 
 
-def write(comparison: Comparison, document: Document, folder: Path) -> Path:
-    """Write the report, the card, the verdict table in all its formats, and figures/.
-
-    Returns:
-        The path of the HTML file.
-    """
+def write(
+    comparison: Comparison,
+    card: AnswerCard,
+    body: Sequence[Section | Figure],
+    notes: Sequence[str],
+    folder: Path,
+) -> None:
+    """Write the report, the card, the verdict table in all its formats, and figures/."""
     as_text = json.dumps(as_json(comparison), indent=1, allow_nan=False, ensure_ascii=False)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    for figure in document.body:
+    for figure in body:
         if isinstance(figure, Figure):
             (folder / "figures" / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
             (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
-    (folder / "report.html").write_text(
-        rendering.render("report.html.j2", document=document), encoding="utf-8"
-    )
-    (folder / "report.md").write_text(
-        rendering.render("report.md.j2", document=document), encoding="utf-8"
-    )
-    card = f"# {rendering.escape_markdown(document.card.title)}\n\n"
-    card += rendering.render("card.md.j2", card=document.card)
-    (folder / "card.md").write_text(card, encoding="utf-8")
-    (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
-    (folder / "comparison.json").write_text(as_text, encoding="utf-8")
-    (folder / VERDICTS).write_text(as_table(comparison), encoding="utf-8")
-    return folder / "report.html"
-
-
-def subtitle(comparison: Comparison) -> str:
-    """Return what was compared, by how many runs and with which margin."""
-    return (
+    subtitle = (
         f"{tables.versus(comparison)} by {comparison.factor} · {comparison.n_runs} usable runs · "
         f"margin ±{wording.percent(comparison.margin)} on ratios"
     )
+    content = {"card": card, "subtitle": subtitle, "body": body, "notes": notes}
+    title = rendering.escape_markdown(card.title)
+    texts = {
+        "report.html": rendering.render("report.html.j2", **content),
+        "report.md": rendering.render("report.md.j2", **content),
+        "card.md": f"# {title}\n\n{rendering.render('card.md.j2', card=card)}",
+        "comparison.csv": as_csv(comparison),
+        "comparison.json": as_text,
+        VERDICTS: as_table(comparison),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def terminal(comparison: Comparison) -> Table:
@@ -116,7 +115,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             for control in comparison.controls
         ],
         "primary": list(comparison.primary),
-        "looks": [dataclasses.asdict(look) for look in comparison.looks],
+        "looks": comparison.looks,
     }
 
 

@@ -21,6 +21,14 @@ HUGE = 1.7e308  # MLflow stores infinities as the greatest float
 SEPARATE_CAMPAIGNS = (
     "the levels were measured in separate campaigns: changes between them may explain a difference"
 )
+# Column -> code and words of the warning that it differs between runs.
+MIXED = {
+    "tags.environment": (
+        WarningCode.MIXED_ENVIRONMENTS,
+        "environments (machine, packages and inherited variables)",
+    ),
+    "tags.commit": (WarningCode.MIXED_COMMITS, "commits of this code"),
+}
 # Columns of the environment, and prefixes of tags that are not part of it.
 ENVIRONMENT_COLUMNS = (
     "machine",
@@ -129,17 +137,13 @@ class Span(NamedTuple):
 
 def span(table: pd.DataFrame) -> Span | None:
     """Return the span of the finished cells; None if their times are not known."""
-    if not {"start_ms", "end_ms"} <= set(table.columns):
-        return None
     frame = _finished(table)
     frame = frame[pairing.are_cells(frame)]  # the time of a campaign's run would count again
-    times = frame[["start_ms", "end_ms"]].apply(pd.to_numeric, errors="coerce").dropna()
+    columns = frame.reindex(columns=["start_ms", "end_ms"])
+    times = columns.apply(pd.to_numeric, errors="coerce").dropna()
     if times.empty:
         return None
-    campaigns = pd.Series("", times.index)
-    if "campaign" in frame.columns:
-        campaigns = frame.loc[times.index, "campaign"].fillna("")
-    groups = times.groupby(campaigns.to_numpy())
+    groups = times.groupby(pairing.texts_of(frame.loc[times.index], "campaign").to_numpy())
     seconds = float((groups["end_ms"].max() - groups["start_ms"].min()).sum()) / 1_000
     first, last = (
         datetime.datetime.fromtimestamp(float(ms) / 1_000, datetime.UTC).date()
@@ -176,17 +180,13 @@ def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float
 
 def describe_environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the environment of each level's runs, with all values of each part."""
-    columns = [column for column in ENVIRONMENT_COLUMNS if column in frame.columns]
-    columns += sorted(
-        column
-        for column in frame.columns
-        if column.startswith("tags.") and not column[5:].startswith(OMITTED_TAGS)
-    )
+    tags = [column for column in frame.columns if column.startswith("tags.")]
+    shown = sorted(column for column in tags if not column[5:].startswith(OMITTED_TAGS))
     environments: dict[str, dict[str, str]] = {}
     for level in levels:
         inside = frame[frame["level"] == level]
         environments[level] = {"runs": str(len(inside))}
-        for column in columns:
+        for column in (*ENVIRONMENT_COLUMNS, *shown):
             if texts := _distinct(inside, column):
                 environments[level][column.split(".", 1)[-1]] = ", ".join(texts)
     return environments
@@ -199,13 +199,11 @@ def conditions(frame: pd.DataFrame, varied: Iterable[str]) -> dict[str, str]:
         varied: factor and strata, which tables name.
     """
     left_out = set(map(pairing.plain_name, varied))
-    recorded = dict[str, str]()
-    for setting, name in CONDITIONS.items():
-        column = f"params.{setting}"
-        if column in frame.columns and setting not in left_out:
-            texts = _distinct(frame, column)
-            recorded |= {name: texts[0] if len(texts) == 1 else "several"} if texts else {}
-    return recorded
+    settings = [setting for setting in CONDITIONS if setting not in left_out]
+    values = {CONDITIONS[setting]: _distinct(frame, f"params.{setting}") for setting in settings}
+    return {
+        name: texts[0] if len(texts) == 1 else "several" for name, texts in values.items() if texts
+    }
 
 
 def all_runs_have(frame: pd.DataFrame, column: str, value: str) -> bool:
@@ -218,7 +216,7 @@ def rests_on(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
 
 
 def _distinct(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
-    return tuple(sorted(set(frame[column].dropna().astype(str)) - {""}, key=natural))
+    return tuple(sorted(set(pairing.texts_of(frame, column)) - {""}, key=natural))
 
 
 def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
@@ -235,38 +233,26 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
 def missing_reason(frames: Iterable[pd.DataFrame], metric: str) -> str:
     """Return the reason for which runs have no such metric, if they name it."""
     column = f"tags.not_available.{metric}"
-    series = [frame[column].dropna().astype(str) for frame in frames if column in frame.columns]
-    return " / ".join(sorted({text for texts in series for text in texts} - {""}))
+    texts = {text for frame in frames for text in pairing.texts_of(frame, column)}
+    return " / ".join(sorted(texts - {""}))
 
 
-def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
-    """Return the warnings that the runs carry, and those on what differs between them."""
-    tags = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
-    lines = [
-        ComparisonWarning(WarningCode.RECORDED, line)
-        for text in dict.fromkeys(tags)
-        for line in text.split(BETWEEN_WARNINGS)
-        if line
-    ]
+def warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:
+    """Yield the warnings that the runs carry, and those on what differs between them."""
+    tags = frame.get("tags.warnings", pd.Series(dtype=object)).dropna()
+    for line in dict.fromkeys(BETWEEN_WARNINGS.join(tags).split(BETWEEN_WARNINGS)):
+        if line:
+            yield ComparisonWarning(WarningCode.RECORDED, line)
     if frame["apart"].any():
-        lines.append(ComparisonWarning(WarningCode.SEPARATE_CAMPAIGNS, SEPARATE_CAMPAIGNS))
-    names = {
-        "tags.environment": (
-            WarningCode.MIXED_ENVIRONMENTS,
-            "environments (machine, packages and inherited variables)",
-        ),
-        "tags.commit": (WarningCode.MIXED_COMMITS, "commits of this code"),
-    }
-    for column, (code, name) in names.items():
-        if column not in frame.columns or (count := frame[column].nunique()) < 2:
-            continue
-        inside = frame.groupby(["stratum", "pair"])[column].nunique()
-        mixed = int((inside > 1).sum())
-        where = "inside every block there is one"
-        if mixed:
-            where = f"inside {mixed} of {len(inside)} blocks there are several"
-        lines.append(ComparisonWarning(code, f"The runs come from {count} {name}; {where}."))
-    return tuple(dict.fromkeys(lines))
+        yield ComparisonWarning(WarningCode.SEPARATE_CAMPAIGNS, SEPARATE_CAMPAIGNS)
+    for column, (code, name) in MIXED.items():
+        if column in frame.columns and (count := frame[column].nunique()) > 1:
+            inside = frame.groupby(["stratum", "pair"])[column].nunique()
+            mixed = int((inside > 1).sum())
+            where = "inside every block there is one"
+            if mixed:
+                where = f"inside {mixed} of {len(inside)} blocks there are several"
+            yield ComparisonWarning(code, f"The runs come from {count} {name}; {where}.")
 
 
 def warnings_of_others(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,9 +52,8 @@ class Order:
     @property
     def first(self) -> str:
         """Level that mostly came first, in a sentence."""
-        level, count = self.a, self.a_first
-        if 2 * count < self.n_ordered:
-            level, count = self.b, self.n_ordered - count
+        sides = ((self.a_first, self.a), (self.n_ordered - self.a_first, self.b))
+        count, level = max(sides, key=lambda side: side[0])
         where = f" in {self.strata} strata" if self.strata > 1 else ""
         return f"{level} ran first in {count} of {self.n_ordered} blocks{where}"
 
@@ -129,21 +128,18 @@ def duration(milliseconds: float) -> str:
     return "less than a second"
 
 
-def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
-    """Return warnings for each pair of levels of unbalanced order, and of pairs that lie apart."""
-    lines = list[ComparisonWarning]()
+def warnings(orders: Sequence[Order]) -> Iterator[ComparisonWarning]:
+    """Yield warnings for each pair of levels of unbalanced order, and of pairs that lie apart."""
     for a, b in dict.fromkeys((order.a, order.b) for order in orders):
         strata = [order for order in orders if (order.a, order.b) == (a, b)]
         leaning = [order for order in strata if order.p < UNBALANCED / len(strata)]
         if combine(strata).p < UNBALANCED:
             leaning = strata
         if leaning:
-            lines.append(
-                ComparisonWarning(
-                    WarningCode.UNBALANCED_ORDER,
-                    f"The order is not balanced: {combine(leaning).first}; "
-                    "the order may explain part of a difference.",
-                )
+            yield ComparisonWarning(
+                WarningCode.UNBALANCED_ORDER,
+                f"The order is not balanced: {combine(leaning).first}; "
+                "the order may explain part of a difference.",
             )
         blocks = [
             f"{block} [{order.stratum}]" if order.stratum else block
@@ -152,13 +148,9 @@ def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
         ]
         if blocks:
             more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
-            lines.append(
-                ComparisonWarning(
-                    WarningCode.NOT_SIDE_BY_SIDE,
-                    f"The runs of {a} and {b} did not run side by side in {len(blocks)} "
-                    f"block{'' if len(blocks) == 1 else 's'} ({', '.join(blocks[:NAMED])}{more}): "
-                    f"up to {duration(max(order.longest_ms for order in strata))} lie between "
-                    "them.",
-                )
+            yield ComparisonWarning(
+                WarningCode.NOT_SIDE_BY_SIDE,
+                f"The runs of {a} and {b} did not run side by side in {len(blocks)} "
+                f"block{'' if len(blocks) == 1 else 's'} ({', '.join(blocks[:NAMED])}{more}): "
+                f"up to {duration(max(order.longest_ms for order in strata))} lie between them.",
             )
-    return lines

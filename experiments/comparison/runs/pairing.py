@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from tracking import plain
 from tracking.errors import ErrorCode, UsageError, suggestion
 from tracking.records import RepeatCause
 
+ENVIRONMENT = expected_differences.ENVIRONMENT
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"
 # Columns that must not differ inside a block.
 INSIDE_A_BLOCK = {
@@ -33,6 +34,8 @@ INSIDE_A_BLOCK = {
     "tags.commit": "commits",
     "tags.turns": "turns",  # cells that took turns, but not with each other
 }
+# Outcomes of cells that were not measured, though nothing failed.
+NO_FAILURES = ("not_equal", "not_available", "interrupted")
 NAMED = 4
 TIME = "time"  # value of `pair_by`
 REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
@@ -40,23 +43,6 @@ REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
 DERIVED_COLUMNS = frozenset(
     {"level", "group", "stratum", "pair", "apart", "block_label", "sequence"}
 )
-
-
-class ExclusionCode(StrEnum):
-    """Reason code for which a run, or one of its values, is left out."""
-
-    RUNNING = "running"
-    NOT_EQUAL = "not_equal"
-    NOT_AVAILABLE = "not_available"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    NO_LEVEL = "no_level"
-    NO_BLOCK = "no_block"
-    REPEATED = "repeated"
-    NO_PARTNER = "no_partner"
-    UNLIKE_PARTNER = "unlike_partner"
-    ONE_SIDED_CAMPAIGN = "one_sided_campaign"
-    NO_VALUE = "no_value"
 
 
 class Mismatch(StrEnum):
@@ -87,7 +73,6 @@ class Exclusion:
 
     Attributes:
         code: See `RepeatCause`; empty for other reasons.
-        detail: Reason in the run's own record.
     """
 
     run_id: str
@@ -97,8 +82,6 @@ class Exclusion:
     metric: str
     reason: str
     code: str = ""
-    cause: ExclusionCode = ExclusionCode.FAILED
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,23 +140,14 @@ def column_of(table: pd.DataFrame, name: str) -> str:
     )
 
 
-def control_names(table: pd.DataFrame) -> pd.Series:
-    """Return the control of each run; empty for the runs that are compared."""
-    if CONTROL not in table.columns:
-        return pd.Series("", index=table.index)
-    return table[CONTROL].fillna("").astype(str)
-
-
 def without_controls(table: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that are compared."""
-    return table[control_names(table) == ""] if CONTROL in table.columns else table
+    return table[texts_of(table, CONTROL) == ""] if CONTROL in table.columns else table
 
 
 def are_cells(frame: pd.DataFrame) -> pd.Series:
     """Return which rows are cells; runs of other tools, without a kind, count as cells."""
-    if "kind" not in frame.columns:
-        return pd.Series(data=True, index=frame.index)
-    return frame["kind"].isna() | frame["kind"].isin(["cell", ""])
+    return texts_of(frame, "kind").isin(["cell", ""])
 
 
 def select_usable(
@@ -203,7 +177,7 @@ def select_usable(
     causes = [_cause(cell, factor) for cell in cells]
     unusable = np.array([cause is not None for cause in causes])
     excluded = [
-        exclude(run, *cause)
+        exclude(run, cause.reason)
         for (_, run), cause in zip(frame[unusable].iterrows(), filter(None, causes), strict=True)
     ]
     runs, repeated = _latest(frame[~unusable])
@@ -230,9 +204,9 @@ def _failures(frame: pd.DataFrame, levels: Iterable[str]) -> Iterator[FailedRuns
         fits = set(runs["stratum"][runs["cause"].isna()])
         columns = (runs["cause"], runs["stratum"], as_text(runs["outcome"]))
         reasons = [
-            cause[2] or cause[1]
+            cause.detail or cause.reason
             for cause, stratum, outcome in zip(*columns, strict=True)
-            if cause and cause[0] is ExclusionCode.FAILED
+            if cause and cause.is_failure
             if stratum in fits or not fits or outcome != "out_of_memory"
         ]
         if reasons:
@@ -312,6 +286,13 @@ def _derived_columns(
     if apart:
         pair = _in_order_of_time(frame, pair, level, stratum)
     labels = _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
+    numbers = {
+        name: pd.to_numeric(frame[name], errors="coerce")
+        for name in ("start_ms", "block", "order_in_block")
+    }
+    keys = {"campaign": campaigns, **numbers, "run_id": run_ids}
+    places = ["start_ms", "campaign", "block", "order_in_block", "run_id"]
+    began = pd.DataFrame(keys, index=frame.index).sort_values(places)
     return {
         "run_id": run_ids,
         "name": names,
@@ -320,7 +301,8 @@ def _derived_columns(
         "pair": pair.where(blocks != "", ""),
         "apart": apart,
         "block_label": labels.where(blocks != "", ""),
-        "sequence": _sequence(frame.assign(run_id=run_ids)),
+        # from 1; without times by blocks and run ids
+        "sequence": pd.Series(range(1, len(frame) + 1), began.index).reindex(frame.index),
     }
 
 
@@ -345,43 +327,32 @@ def _in_order_of_time(
     began = pd.to_numeric(frame["start_ms"], errors="coerce")
     first = began.groupby([stratum, level, pair]).transform("min")
     columns = {"stratum": stratum, "level": level, "first": first, "pair": pair}
-    ranks = pd.DataFrame(columns).drop_duplicates().sort_values(["first", "pair"])
-    ranks["rank"] = ranks.groupby(["stratum", "level"]).cumcount() + 1
-    numbered = ranks.set_index(["stratum", "level", "pair"])["rank"]
-    keys = pd.MultiIndex.from_arrays([stratum, level, pair])
-    numbers = numbered.reindex(keys).astype(int).astype(str).to_numpy()
-    return pd.Series(numbers, index=frame.index, dtype=object)
+    ordered = pd.DataFrame(columns).sort_values(["first", "pair"]).groupby(["stratum", "level"])
+    numbers = ordered["pair"].transform(lambda pairs: pd.factorize(pairs)[0] + 1)
+    return numbers.reindex(frame.index).astype(int).astype(str).astype(object)
 
 
-def _sequence(frame: pd.DataFrame) -> pd.Series:
-    """Return the order in which runs began, from 1; without times by blocks and run ids."""
-    columns = {
-        name: pd.to_numeric(frame[name], errors="coerce")
-        for name in ("start_ms", "campaign", "block", "order_in_block", "run_id")
-    }
-    columns |= {name: as_text(frame[name]) for name in ("campaign", "run_id")}
-    ordered = pd.DataFrame(columns, index=frame.index).sort_values(list(columns))
-    return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
+class _Cause(NamedTuple):
+    """Reason for which a run is unusable, and that of its own record if it failed."""
+
+    reason: str
+    detail: str = ""
+    is_failure: bool = False
 
 
-def _cause(run: Sequence[str], factor: str) -> tuple[ExclusionCode, str, str] | None:
+def _cause(run: Sequence[str], factor: str) -> _Cause | None:
     status, outcome, detail, level, pair = run
     why = f": {detail}" if detail else ""
     if status in ("RUNNING", "SCHEDULED"):
-        return ExclusionCode.RUNNING, f"still {status.lower()}", ""
+        return _Cause(f"still {status.lower()}")
     if outcome != "ok":
-        codes = (
-            ExclusionCode.NOT_EQUAL,
-            ExclusionCode.NOT_AVAILABLE,
-            ExclusionCode.INTERRUPTED,
-        )
-        code = ExclusionCode(outcome) if outcome in codes else ExclusionCode.FAILED
-        return code, f"{outcome.replace('_', ' ')}{why}", detail
+        is_failure = outcome not in NO_FAILURES
+        return _Cause(f"{outcome.replace('_', ' ')}{why}", detail, is_failure)
     if status != "FINISHED":
-        return ExclusionCode.FAILED, f"{status.lower()}{why}", detail
+        return _Cause(f"{status.lower()}{why}", detail, is_failure=True)
     if not level:
-        return ExclusionCode.NO_LEVEL, f"has no {factor}", ""
-    return None if pair else (ExclusionCode.NO_BLOCK, "has no block: nothing to pair it with", "")
+        return _Cause(f"has no {factor}")
+    return None if pair else _Cause("has no block: nothing to pair it with")
 
 
 def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
@@ -408,7 +379,7 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
         why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
         reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
         code = cause or (RepeatCause.BUSY_MACHINE if why else "")
-        excluded.append(replace(exclude(run, ExclusionCode.REPEATED, reason), code=code))
+        excluded.append(replace(exclude(run, reason), code=code))
     return frame[~repeated], excluded
 
 
@@ -448,11 +419,14 @@ def find_mismatch(
             Mismatch.MACHINES,
             f"runs of several machines are not pooled: {differing}; name it in strata",
         )
-    hardware = expected_differences.versions_and_hardware(factor, frame.columns)
-    rest = [column for column in hardware if plain_name(column) not in allowed_to_differ]
-    differing = varying(frame, rest)
+    rest = []
+    # environments that do not differ with the factor are compared as a whole inside each block
+    if ENVIRONMENT in by_nature:
+        versions = [name for name in frame.columns if name.startswith(expected_differences.VERSION)]
+        rest = sorted({*versions, *expected_differences.HARDWARE} - by_nature)
+    differing = varying(frame, [name for name in rest if plain_name(name) not in allowed_to_differ])
     for _, runs in frame.groupby("level"):  # inside a level the factor does not differ
-        differing = differing or varying(runs, by_nature & {"tags.environment"})
+        differing = differing or varying(runs, by_nature & {ENVIRONMENT})
     if differing:
         return Incomparability(
             Mismatch.VERSIONS,
@@ -499,10 +473,7 @@ def _not_affecting(frame: pd.DataFrame) -> frozenset[str]:
             values = runs.itertuples(index=False)
             if len(runs) and all(value in text.split(",") for text, value in values):
                 lists.add(column.removeprefix("params."))
-    return names_not_affecting_measurement(CampaignSettings) | {
-        "framework",
-        *lists,
-    }
+    return names_not_affecting_measurement(CampaignSettings) | {"framework", *lists}
 
 
 def pair_runs(
@@ -529,13 +500,8 @@ def pair_runs(
         for label in rows[level]:
             if label not in rows[other]:
                 run = frame.iloc[rows[level][label]]
-                excluded.append(
-                    exclude(
-                        run,
-                        ExclusionCode.NO_PARTNER,
-                        f"block {run['block_label']} has no usable run of {other}",
-                    )
-                )
+                reason = f"block {run['block_label']} has no usable run of {other}"
+                excluded.append(exclude(run, reason))
     first, second = (
         np.array([rows[level][label] for label in common], dtype=int) for level in (a, b)
     )
@@ -552,10 +518,7 @@ def pair_runs(
             texts = _different_texts(values[first[block]], values[second[block]])
             reason = f"{what} differ inside the block ({', '.join(texts)})"
             differing.setdefault(what, []).append(f"{a} {texts[0]}, {b} {texts[1]}")
-            excluded += [
-                exclude(frame.iloc[row], ExclusionCode.UNLIKE_PARTNER, reason)
-                for row in (first[block], second[block])
-            ]
+            excluded += [exclude(frame.iloc[row], reason) for row in (first[block], second[block])]
         alike[unlike] = False
     why = None if alike.any() else Incomparability(Mismatch.NO_PAIR, _unpaired(a, b, differing))
     return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded, why
@@ -588,18 +551,12 @@ def split_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame
     both = [runs for runs in strata if runs["level"].nunique() == 2]
     if len(strata) == 1 or not both:
         return (strata if len(strata) == 1 else [frame]), []
-    excluded = []
-    for runs in strata:
-        if runs["level"].nunique() < 2:
-            for _, run in runs.iterrows():
-                excluded.append(
-                    exclude(
-                        run,
-                        ExclusionCode.ONE_SIDED_CAMPAIGN,
-                        f"its campaign has no usable run of {b if run['level'] == a else a}",
-                    )
-                )
-    return both, excluded
+    return both, [
+        exclude(run, f"its campaign has no usable run of {b if run['level'] == a else a}")
+        for runs in strata
+        if runs["level"].nunique() < 2
+        for _, run in runs.iterrows()
+    ]
 
 
 def varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
@@ -615,18 +572,21 @@ def varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
     return ", ".join(texts[:NAMED]) + more
 
 
-def exclude(
-    run: Any, cause: ExclusionCode, reason: str, detail: str = "", *, metric: str = ""
-) -> Exclusion:
+def exclude(run: Any, reason: str, *, metric: str = "") -> Exclusion:
     """Return the exclusion of a run or, with a metric, of one of its values."""
     fields = (run["run_id"], run["name"], run["level"], run["block_label"])
-    return Exclusion(*fields, metric, reason, cause=cause, detail=detail)
+    return Exclusion(*fields, metric, reason)
 
 
 def natural(text: str) -> list[tuple[int, float, str]]:
     """Return a sort key that puts 8 before 32, and numbers before words."""
     parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
     return [(0, float(part), "") if part[0].isdecimal() else (1, 0.0, part) for part in parts]
+
+
+def texts_of(frame: pd.DataFrame, column: str) -> pd.Series:
+    """Return a column as texts, empty where it has no value, or if there is no such column."""
+    return as_text(frame.get(column, pd.Series(index=frame.index, dtype=object)))
 
 
 def as_text(values: pd.Series) -> pd.Series:

@@ -40,14 +40,14 @@ def counts(column: pd.Series) -> pd.Series:
 
 
 def _row(run: StoredRun) -> dict[str, object]:
-    row: dict[str, object] = {
+    return {
         "run_id": run.run_id,
         "name": run.name,
         "status": run.status,
         "start_ms": run.start_ms,
         "end_ms": run.end_ms,
+        **{name: run.tags[name] for name in NAMED if name in run.tags},
+        **{f"params.{key}": value for key, value in run.params.items()},
+        **{f"tags.{key}": value for key, value in run.tags.items() if key not in NAMED},
+        **without_copies(run.metrics),
     }
-    row |= {name: run.tags[name] for name in NAMED if name in run.tags}
-    row |= {f"params.{key}": value for key, value in run.params.items()}
-    row |= {f"tags.{key}": value for key, value in run.tags.items() if key not in NAMED}
-    return row | without_copies(run.metrics)

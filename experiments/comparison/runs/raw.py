@@ -6,22 +6,20 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from experiments import metrics
+from experiments.comparison.runs import pairing
 from experiments.comparison.statistics.estimates import Floats
 from tracking import tables
 from tracking.errors import ErrorCode, EvenhandError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tracking.records import Point
+from tracking.records import Point
 
 T = TypeVar("T")
 VALUES = "values.parquet"
@@ -81,10 +79,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class RawRun:
-    """Raw values of one run.
+    """Run that figures show, with its raw values; before they are fetched it has none.
 
     Attributes:
-        epochs: Values of a metric after each epoch.
+        epochs: Values of a metric after each epoch, by its key.
         trouble: Reason for which its steps could not be read.
     """
 
@@ -92,20 +90,9 @@ class RawRun:
     level: str
     stratum: str
     block: str
-    phases: Mapping[str, Phase]
+    phases: Mapping[str, Phase] = field(default_factory=dict)
     trouble: str = ""
     epochs: Mapping[str, Floats] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ShownRun:
-    """Run that is chosen to be shown, with the keys of its series by epoch."""
-
-    run_id: str
-    level: str
-    stratum: str
-    block: str
-    epochs: tuple[str, ...] = ()
 
 
 def shown(
@@ -115,7 +102,7 @@ def shown(
     strata: Sequence[str] = (),
     maximum: int | None = None,
     pair_by: str = "",
-) -> tuple[ShownRun, ...]:
+) -> list[RawRun]:
     """Select at most `maximum` of the usable runs.
 
     Whole blocks come first, evenly over time, and equally many in each stratum.
@@ -123,13 +110,11 @@ def shown(
     Args:
         table, factor, strata, pair_by: Of the comparison.
     """
-    from experiments.comparison.runs import pairing
-
     runs = pairing.select_usable(
         pairing.without_controls(table), factor=factor, strata=strata, pair_by=pair_by
     )
     if runs.frame.empty:
-        return ()
+        return []
     frame = runs.frame.sort_values("sequence")
     maximum = maximum or (FEWER_RUNS if len(frame) > VERY_MANY else MAXIMUM_RUNS)
     names = sorted(set(frame["stratum"]), key=pairing.natural)
@@ -142,7 +127,7 @@ def shown(
         whole = list(sizes.index[sizes == sizes.max()])
         blocks = evenly(whole if len(whole) >= per_stratum else list(sizes.index), per_stratum)
         selected += [_shown(run) for _, run in inside[inside["pair"].isin(blocks)].iterrows()]
-    return tuple(evenly(selected, maximum))
+    return evenly(selected, maximum)
 
 
 def evenly(entries: Sequence[T], maximum: int) -> list[T]:
@@ -152,16 +137,16 @@ def evenly(entries: Sequence[T], maximum: int) -> list[T]:
     return [entries[round(at)] for at in np.linspace(0, len(entries) - 1, maximum)]
 
 
-def _shown(run: pd.Series) -> ShownRun:
+def _shown(run: pd.Series) -> RawRun:
     epochs = str(run.get("params.epochs"))
-    keys: tuple[str, ...] = ()
-    if epochs.isdecimal() and int(epochs) > 1:
-        keys = tuple(key for key in BY_EPOCH if key in run and run[key] == run[key])
-    return ShownRun(run["run_id"], run["level"], run["stratum"], run["block_label"], keys)
+    has_curves = epochs.isdecimal() and int(epochs) > 1
+    keys = [key for key in BY_EPOCH if has_curves and key in run and run[key] == run[key]]
+    places = (run["run_id"], run["level"], run["stratum"], run["block_label"])
+    return RawRun(*places, epochs=dict.fromkeys(keys, np.empty(0)))
 
 
 def fetch(
-    source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None
+    source: Source, runs: Sequence[RawRun], progress: Callable[[int, int], None] | None = None
 ) -> list[RawRun]:
     """Fetch steps and curves of runs, several at a time.
 
@@ -179,18 +164,16 @@ def fetch(
     return fetched
 
 
-def _fetch_run(source: Source, run: ShownRun, folder: Path) -> RawRun:
+def _fetch_run(source: Source, run: RawRun, folder: Path) -> RawRun:
     path = source.file(run.run_id, VALUES, folder)
     epochs = {}
     for key in run.epochs:
         points = sorted((point.time_ms, point.value) for point in source.points(run.run_id, key))
         epochs[key] = np.array([value for _, value in points])
-    phases, trouble = dict[str, Phase](), ""
     try:
-        phases = read_values(path) if path else {}
+        return replace(run, phases=read_values(path) if path else {}, epochs=epochs)
     except EvenhandError as error:  # costs this run's lines in a figure, not the report
-        trouble = str(error)
-    return RawRun(run.run_id, run.level, run.stratum, run.block, phases, trouble, epochs)
+        return replace(run, trouble=str(error), epochs=epochs)
 
 
 def read_values(path: Path) -> dict[str, Phase]:

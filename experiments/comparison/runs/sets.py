@@ -21,15 +21,6 @@ class Kind:
     differs: str
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Runs to compare, their kind, and the other kinds, the newest first."""
-
-    table: pd.DataFrame
-    kind: Kind | None = None
-    others: tuple[Kind, ...] = ()
-
-
 def choose_newest(
     table: pd.DataFrame,
     *,
@@ -37,27 +28,33 @@ def choose_newest(
     strata: Sequence[str] = (),
     allowed_to_differ: Sequence[str] = (),
     pair_by: str = "",
-) -> Choice:
-    """Choose the newest kind of campaigns if there are several; raises as `pairing.usable` does."""
+) -> tuple[pd.DataFrame, list[Kind]]:
+    """Choose the newest kind of campaigns if there are several.
+
+    Returns:
+        The runs to compare, and the kinds, the newest first; no kind if all runs are compared.
+
+    Raises:
+        UsageError: There is no usable run.
+    """
     has_several = "campaign" in table.columns and table["campaign"].nunique() > 1
     if expected_differences.is_apart(factor) or not has_several:
-        return Choice(table)
+        return table, []
     frame = pairing.select_usable(
         pairing.without_controls(table), factor=factor, strata=strata, pair_by=pair_by
     ).frame
-    if frame["campaign"].isna().any():  # runs of other tools would be left out without a choice
-        return Choice(table)
     groups = [inside for _, inside in frame.groupby("group")]
-    if not any(pairing.find_mismatch(inside, factor, allowed_to_differ) for inside in groups):
-        return Choice(table)
+    may_pool = not any(pairing.find_mismatch(runs, factor, allowed_to_differ) for runs in groups)
+    # runs of other tools would be left out without a choice
+    if may_pool or frame["campaign"].isna().any():
+        return table, []
     columns = pairing.settings_of(frame, factor, strata, allowed_to_differ)
     if pairing.plain_name(factor) == "framework":
         columns.append("settings_hash")  # all else that cells were given has one hash
     kinds = _kinds(frame, columns)
     if len(kinds) < 2:
-        return Choice(table)
-    first, *others = kinds
-    return Choice(table[table["campaign"].isin(first.campaigns)], first, tuple(others))
+        return table, []
+    return table[table["campaign"].isin(kinds[0].campaigns)], kinds
 
 
 def _kinds(frame: pd.DataFrame, columns: Sequence[str]) -> list[Kind]:

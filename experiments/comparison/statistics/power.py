@@ -65,10 +65,6 @@ def minimum_for_verdict(
 
     The chance is averaged over the estimated SD, given which the mean must exceed both limits.
     """
-    if n < 2:
-        return math.inf
-    if not sd:
-        return bound
     error = sd / math.sqrt(n)
     df = int(kept_values(n)) - 1
     spreads = _estimated_spreads(df, 200) * error

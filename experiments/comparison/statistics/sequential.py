@@ -107,14 +107,14 @@ class Looks:
         """
         if not self.blocks:
             return rate
-        return float(_states(self).levels[rate == _RATES][0])
+        return float(_state(self).levels[rate == _RATES][0])
 
     def p(self, nominal: ArrayLike) -> Floats:
         """Return the least error rate at which this look rejects, from a two-sided nominal p."""
         level = np.asarray(nominal, dtype=float)
         if not self.blocks:
             return level
-        levels = _states(self).levels
+        levels = _state(self).levels
         inside = np.exp(_curve(self)(np.log(np.clip(level, levels[0], 1.0))))
         return np.asarray(np.where(level < levels[0], level / levels[0] * _RATES[0], inside))
 
@@ -174,14 +174,9 @@ class _State(NamedTuple):
     levels: Floats
 
 
-def _states(looks: Looks) -> _State:
-    """Return the state at the last look; those of earlier looks are computed once."""
-    return [_state(earlier) for earlier in looks.each()][-1]
-
-
 @lru_cache(maxsize=256)
 def _state(looks: Looks) -> _State:
-    """Return the state at the last look from that at the look before."""
+    """Return the state at the last look from that at the look before, which is computed once."""
     earlier = Looks(looks.blocks[:-1], looks.planned[:-1])
     paths = _state(earlier).paths if earlier.blocks else _start(len(_RATES))
     before, sooner = (earlier.blocks[-1], earlier.spent[-1]) if earlier.blocks else (0, 0.0)
@@ -195,7 +190,7 @@ def _state(looks: Looks) -> _State:
 def _curve(looks: Looks) -> interpolate.PchipInterpolator:
     """Return the logarithm of the error rate as a function of that of the level."""
     return interpolate.PchipInterpolator(
-        np.log([*_states(looks).levels, 1.0]), np.log([*_RATES, 1.0])
+        np.log([*_state(looks).levels, 1.0]), np.log([*_RATES, 1.0])
     )
 
 

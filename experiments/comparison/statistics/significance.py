@@ -6,7 +6,7 @@ No p is 0 or NaN: if there is nothing to test it is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,7 +21,6 @@ from experiments.comparison.statistics.estimates import (
     numbers,
     t_quantile,
 )
-from tracking.errors import ErrorCode, UsageError
 
 SMALLEST_P = 1e-300
 ALPHA = 0.05
@@ -91,12 +90,8 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     of freedom, never narrower than the plain one (Röver, Knapp & Friede 2015). If a stratum does
     not vary, its weight would be infinite: strata then count alike.
     """
-    estimates, spread = numbers(values, minimum=2), numbers(variances)
+    estimates, spread = numbers(values), numbers(variances)
     n = len(estimates)
-    if n != len(spread) or spread.min() < 0:
-        raise UsageError(
-            ErrorCode.INVALID_VALUE, f"{n} estimates need as many variances, none below 0"
-        )
     value, share, q_p = float(estimates.mean()), None, None
     if spread.min() == 0:
         is_same = is_constant(estimates, float(np.abs(estimates).max()))
@@ -177,23 +172,18 @@ def _likely(df: int) -> tuple[Floats, Floats, Floats]:
     )
 
 
-@dataclass(frozen=True)
-class PaperProcedure:
-    """Procedure of the published studies on the steps of one process a side.
+def paper_procedure(
+    a_steps: ArrayLike, b_steps: ArrayLike
+) -> tuple[int, list[list[float]], float] | None:
+    """Apply the procedure of the published studies to the steps of one process a side.
 
     It is shown next to the verdict, never as the verdict: steps are not independent, and
     Kolmogorov-Smirnov with an estimated mean and deviation is no valid test of normality.
+
+    Returns:
+        The steps of a side, p of both sides by KS, Lilliefors and Shapiro, and p of the paired
+        Wilcoxon test; None of constant sides, or below four steps.
     """
-
-    n_steps: int
-    ks_p: tuple[float, float]
-    lilliefors_p: tuple[float, float]
-    shapiro_p: tuple[float, float]
-    wilcoxon_p: float
-
-
-def paper_procedure(a_steps: ArrayLike, b_steps: ArrayLike) -> PaperProcedure | None:
-    """Run KS, Lilliefors and Shapiro on both sides, then paired Wilcoxon on steps."""
     a, b = numbers(a_steps), numbers(b_steps)
     n = min(len(a), len(b))
     sides = (a[:n], b[:n])
@@ -201,16 +191,10 @@ def paper_procedure(a_steps: ArrayLike, b_steps: ArrayLike) -> PaperProcedure | 
         return None
     from statsmodels.stats.diagnostic import lilliefors  # slow to import, and few ask for it
 
-    ks = [
-        _p(stats.kstest(side, "norm", args=(side.mean(), side.std(ddof=1))).pvalue)
-        for side in sides
+    normality: list[Callable[[Floats], float]] = [
+        lambda side: stats.kstest(side, "norm", args=(side.mean(), side.std(ddof=1))).pvalue,
+        lambda side: lilliefors(side)[1],
+        lambda side: stats.shapiro(side).pvalue,
     ]
-    corrected = [_p(lilliefors(side)[1]) for side in sides]
-    shapiro = [_p(stats.shapiro(side).pvalue) for side in sides]
-    return PaperProcedure(
-        n,
-        (ks[0], ks[1]),
-        (corrected[0], corrected[1]),
-        (shapiro[0], shapiro[1]),
-        _p(stats.wilcoxon(*sides).pvalue) if (sides[0] != sides[1]).any() else 1.0,
-    )
+    paired = _p(stats.wilcoxon(*sides).pvalue) if (sides[0] != sides[1]).any() else 1.0
+    return n, [[_p(test(side)) for side in sides] for test in normality], paired

@@ -55,17 +55,14 @@ def withhold(finding: Finding, reason: str) -> Finding:
     )
 
 
-def warning(findings: Iterable[Finding]) -> tuple[ComparisonWarning, ...]:
-    """Return the first lines of a report, one for each reason."""
-    loads = dict.fromkeys(finding.busy for finding in findings if finding.busy)
-    text = (
-        "times, rates, energy and temperatures have no verdict; measure again on an idle machine, "
-        "or with a larger --others_limit_percent"
-    )
-    return tuple(
-        ComparisonWarning(WarningCode.BUSY_MACHINE, f"{reason[:1].upper()}{reason[1:]}: {text}.")
-        for reason in loads
-    )
+def warning(findings: Iterable[Finding]) -> Iterator[ComparisonWarning]:
+    """Yield the first lines of a report, one for each reason."""
+    for reason in dict.fromkeys(finding.busy for finding in findings if finding.busy):
+        yield ComparisonWarning(
+            WarningCode.BUSY_MACHINE,
+            f"{reason[:1].upper()}{reason[1:]}: times, rates, energy and temperatures have no "
+            "verdict; measure again on an idle machine, or with a larger --others_limit_percent.",
+        )
 
 
 def load_warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:
@@ -81,34 +78,26 @@ def load_warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:
             )
 
 
-def repeated_blocks(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, ...]:
-    """Return the warning on the block that was measured again because it was unlike the others."""
-    blocks = dict.fromkeys(
-        exclusion.block for exclusion in excluded if exclusion.code == RepeatCause.ODD_BLOCK
-    )
-    return tuple(
-        ComparisonWarning(
+def repeated_blocks(excluded: Iterable[Exclusion]) -> Iterator[ComparisonWarning]:
+    """Yield a warning on each block that was measured again because it was unlike the others."""
+    odd = (exclusion for exclusion in excluded if exclusion.code == RepeatCause.ODD_BLOCK)
+    for block in dict.fromkeys(exclusion.block for exclusion in odd):
+        yield ComparisonWarning(
             WarningCode.ODD_BLOCK,
             f"Block {block} was unlike all others and was measured again, by a rule recorded "
             "before the first block. Its first runs are listed under “Left out, and why”.",
         )
-        for block in blocks
-    )
 
 
-def unknown_load(frame: pd.DataFrame, outcomes: Iterable[Outcome]) -> tuple[ComparisonWarning, ...]:
-    """Return the warning that runs of other tools did not record the machine's load."""
-    if not frame["kind"].isna().any() or not any(map(depends_on_load, outcomes)):
-        return ()
-    if OTHERS_CPU in frame and frame.loc[frame["kind"].isna(), OTHERS_CPU].notna().all():
-        return ()
-    return (
-        ComparisonWarning(
+def unknown_load(frame: pd.DataFrame, outcomes: Iterable[Outcome]) -> Iterator[ComparisonWarning]:
+    """Yield the warning that runs of other tools did not record the machine's load."""
+    others = frame[frame["kind"].isna()].reindex(columns=[OTHERS_CPU])
+    if others[OTHERS_CPU].isna().any() and any(map(depends_on_load, outcomes)):
+        yield ComparisonWarning(
             WarningCode.LOAD_UNKNOWN,
             "The load of other programs was not recorded: whether the machine was busy is not "
             "known. It could have moved times.",
-        ),
-    )
+        )
 
 
 def depends_on_load(outcome: Outcome) -> bool:

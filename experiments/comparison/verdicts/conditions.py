@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -102,17 +103,13 @@ def parse(texts: Iterable[str]) -> tuple[Condition, ...]:
 
 
 def _percent(text: str, number: str) -> float:
-    try:
-        percent = float(number)
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent < 100:
+    if not re.fullmatch(r"\d{1,2}|\d{0,2}\.\d+", number):
         raise UsageError(
             ErrorCode.INVALID_VALUE,
             f"fail_if={plain.short(text)}: write the accepted share of failed runs in percent, "
             "from 0 to below 100: failed:10",
         )
-    return percent
+    return float(number)
 
 
 def check(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from scipy import special
@@ -13,24 +13,22 @@ from experiments.comparison.statistics import sequential
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 
 
-def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
-    """Return a warning for each such campaign; reports of too few blocks are no looks."""
+def warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:
+    """Yield a warning for each such campaign; reports of too few blocks are no looks."""
     extensions = looks.extended_looks(frame)
-    lines = []
     for name, reports in extensions.items():
         blocks = [report for report in reports if report >= MINIMUM_BLOCKS]
         if len(blocks) > 1:
             campaign = f" ({name})" if name and len(extensions) > 1 else ""
-            text = (
+            yield ComparisonWarning(
+                WarningCode.EXTENDED,
                 f"This campaign{campaign} was extended to {blocks[-1]} blocks after its report of "
                 f"{' and '.join(map(str, blocks[:-1]))} was written. Its tests and intervals do "
                 "not allow for that: an outcome that does not differ, tested alone, is shown to "
                 f"differ in one of these reports of about {100 * error_rate(blocks):.0f} % of such "
                 f"campaigns, not of {100 * ALPHA:.0f} %. The other claims err more often in the "
-                "same way."
+                "same way.",
             )
-            lines.append(ComparisonWarning(WarningCode.EXTENDED, text))
-    return tuple(lines)
 
 
 def error_rate(blocks: Sequence[int]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
@@ -21,12 +22,15 @@ from experiments.comparison.statistics.estimates import (
     log_ratios,
 )
 from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, Withheld
+from experiments.comparison.verdicts.decision import (
+    ALPHA,
+    MINIMUM_BLOCKS,
+    UNJUDGED,
+    WITHOUT_TEST,
+    Decision,
+    Withheld,
+)
 from experiments.metrics import DELAYED, FREELY, Outcome, without_batch
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 INCONCLUSIVE = "inconclusive"
 NOT_COMPARABLE = "not comparable"
@@ -36,7 +40,7 @@ DETERMINISTIC = "deterministic"
 PRIMARY, EXPLORATORY = "primary", "exploratory"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """Line of the verdict table, as in `comparison.json`: b against the baseline a.
 
@@ -70,20 +74,20 @@ class Row:
     factor: str
     a: str
     b: str
-    n_blocks: int
-    estimate: float | None
+    n_blocks: int = 0
+    estimate: float | None = None
     kind: str
-    ci_low: float | None
-    ci_high: float | None
-    p: float | None
-    p_holm: float | None
-    effect_size: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    effect_size: float | None = None
     margin: float
-    equivalent: bool | None
-    minimum_detectable: float | None
-    verdict: str
-    reason: str
-    stratum: str
+    equivalent: bool | None = None
+    minimum_detectable: float | None = None
+    verdict: str = NOT_COMPARABLE
+    reason: str = ""
+    stratum: str = ""
     probability_within_blocks: float | None = None
     minimum_in_family: float | None = None
     minimum_for_verdict: float | None = None
@@ -201,7 +205,7 @@ class Finding:
     @property
     def judged(self) -> bool:
         """True with a verdict: neither inconclusive nor not comparable."""
-        return self.decision.is_verdict
+        return self.decision not in UNJUDGED
 
     @property
     def missing_blocks(self) -> int:
@@ -298,9 +302,8 @@ class Comparison:
         rests_on: machines, teams and campaigns of the usable runs.
         frontier: memory limits.
         times_to_accuracy: percent -> seconds of the runs that reached it.
-        training_ends: seconds that every run trained, an outcome or not.
-        profiled: values by profilers.
-        checks: how runs were measured (`check/…`), which is not judged.
+        unjudged: values by profilers, how runs were measured (`check/…`), and the seconds that
+            every run trained, an outcome or not.
         conditions: settings that a reader must know -> the value of all runs, or "several".
         random_weights: whether features come from random weights: their quality means nothing.
         smoke: whether the runs only show that everything works.
@@ -325,32 +328,34 @@ class Comparison:
     rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     frontier: tuple[Edge, ...] = ()
     times_to_accuracy: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    training_ends: tuple[Value, ...] = ()
-    profiled: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    checks: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    unjudged: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
     random_weights: bool = False
     smoke: bool = False
     failures: tuple[FailedRuns, ...] = ()
 
     @property
-    def looks(self) -> tuple[Look, ...]:
-        """Looks of every stratum whose number of blocks was not fixed."""
+    def looks(self) -> list[dict[str, Any]]:
+        """Looks of every stratum whose number of blocks was not fixed, as in `comparison.json`.
+
+        `spent` is of the error rate of 5 %, up to there; `level` is two-sided, of the test; the
+        intervals of all looks together hold the truth in 95 %.
+        """
         by_stratum = {
             finding.row.stratum: finding.looks for finding in self.findings if finding.looks.blocks
         }
-        return tuple(
-            Look(
-                stratum,
-                now.blocks[-1],
-                now.planned[-1],
-                ALPHA * now.spent[-1],
-                now.level(ALPHA),
-                now.confidence,
-            )
+        return [
+            {
+                "stratum": stratum,
+                "blocks": now.blocks[-1],
+                "max_blocks": now.planned[-1],
+                "spent": ALPHA * now.spent[-1],
+                "level": now.level(ALPHA),
+                "confidence": now.confidence,
+            }
             for stratum, looks in by_stratum.items()
             for now in looks.each()
-        )
+        ]
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -359,8 +364,6 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rows as a table with the keys of `comparison.json`'s rows as columns."""
-        import pandas as pd
-
         names = [field.name for field in fields(Row)]
         return pd.DataFrame([vars(row) for row in self.rows], columns=names)
 
@@ -378,34 +381,11 @@ class Comparison:
         return frozenset(finding.row.metric for finding in self.findings) - measurable
 
     @property
-    def busy(self) -> str:
-        """Reason for which no time may be judged, if others disturbed the cells of any row."""
-        return next((finding.busy for finding in self.findings if finding.busy), "")
-
-    @property
     def has_verdict(self) -> bool:
         """True if a primary outcome has a verdict, or any outcome if none is declared."""
         return any(
             finding.judged for finding in self.findings if finding.primary or not self.primary
         )
-
-
-@dataclass(frozen=True)
-class Look:
-    """Number of blocks after which a campaign was judged, and how strictly.
-
-    Attributes:
-        spent: of the error rate of 5 %, up to here.
-        level: two-sided, of the test.
-        confidence: of the interval; those of all looks together hold the truth in 95 %.
-    """
-
-    stratum: str
-    blocks: int
-    max_blocks: int
-    spent: float
-    level: float
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -426,9 +406,8 @@ class Control:
     @property
     def tested(self) -> tuple[Finding, ...]:
         """Outcomes with a test, or nothing to test because they never varied."""
-        untested = (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
         findings = self.comparison.findings
-        return tuple(finding for finding in findings if finding.decision not in untested)
+        return tuple(finding for finding in findings if finding.decision not in WITHOUT_TEST)
 
     @property
     def delayed(self) -> tuple[Finding, ...]:

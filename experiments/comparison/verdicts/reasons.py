@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.runs.pairing import Mismatch
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import ROUNDING, Estimate
+from experiments.comparison.statistics.estimates import ROUNDING
 from experiments.comparison.verdicts.decision import (
     ALPHA,
     MINIMUM_BLOCKS,
     Decision,
-    Effect,
     NoEstimate,
     Withheld,
 )
@@ -31,8 +30,27 @@ VERDICTS = {
     Decision.NOT_COMPARABLE: NOT_COMPARABLE,
     Decision.IDENTICAL: DETERMINISTIC,
     Decision.CONSTANT: DETERMINISTIC,
+    Decision.DIFFERENT: "{way}",
     Decision.WITHIN_MARGIN: WITHIN_MARGIN,
     Decision.EQUIVALENT: EQUIVALENT,
+    Decision.SIZE_OPEN: "{way}, size open",
+}
+WITHIN = "TOST{over_strata}: {which} difference is smaller than the margin"
+REASONS = {
+    Decision.DIFFERENT: "the interval{over_strata} lies beyond the margin",
+    Decision.WITHIN_MARGIN: WITHIN,
+    Decision.EQUIVALENT: WITHIN,
+    Decision.SIZE_OPEN: "{way}; whether by more than the margin is open",
+}
+ALWAYS = (
+    "always different, by the same {everywhere} and by {size} than the margin: it never varied, so "
+    "there is no interval"
+)
+# Reasons where every block or stratum showed the same.
+REASONS_OF_CONSTANTS = {
+    Decision.IDENTICAL: "the same on both sides {everywhere}: nothing to test",
+    Decision.DIFFERENT: ALWAYS.replace("{size}", "more"),
+    Decision.CONSTANT: ALWAYS.replace("{size}", "less"),
 }
 # An interval this many times as wide as for independent blocks states the cause.
 NOTABLE_WIDENING = 1.25
@@ -72,9 +90,8 @@ def phrase(finding: Finding) -> str:
     return PHRASES[code]
 
 
-def explanation(finding: Finding) -> str:
-    """Return the whole reason of a verdict as a sentence."""
-    reason = finding.row.reason
+def as_sentence(reason: str) -> str:
+    """Return a reason as a sentence."""
     return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 
 
@@ -128,13 +145,12 @@ def _decision(finding: Finding) -> Decision:
         return Decision.TOO_FEW
     if row.p is None:
         return _constant(finding)
-    interval = Estimate(
-        row.on_test_scale(row.estimate),
-        row.on_test_scale(row.ci_low, -math.inf),
-        row.on_test_scale(row.ci_high, math.inf),
-    )
-    equivalent = bool(row.equivalent)
-    return Effect(interval, row.bound, different=finding.different, equivalent=equivalent).decision
+    low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
+    if finding.different and (low > row.bound or high < -row.bound):
+        return Decision.DIFFERENT
+    if row.equivalent:
+        return Decision.WITHIN_MARGIN if finding.different else Decision.EQUIVALENT
+    return Decision.SIZE_OPEN if finding.different else Decision.OPEN
 
 
 def _constant(finding: Finding) -> Decision:
@@ -150,46 +166,30 @@ def _constant(finding: Finding) -> Decision:
 
 def _with_text(finding: Finding, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
-    verdict = VERDICTS.get(decision, INCONCLUSIVE)
-    if decision is Decision.DIFFERENT:
-        verdict = finding.way
-    elif decision is Decision.SIZE_OPEN:
-        verdict = f"{finding.way}, size open"
+    verdict = VERDICTS.get(decision, INCONCLUSIVE).format(way=finding.way)
     texts = (row.reason or _reason(finding, family), finding.sample_size_text, widening(row))
     reason = "; ".join(filter(None, texts))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason, decision=decision))
 
 
 def _reason(finding: Finding, family: Family) -> str:
-    row, strata = finding.row, " over strata" if finding.across else ""
-    if finding.never_varied:
-        return _never_varied(finding)
-    match finding.decision:
-        case Decision.DIFFERENT:
-            return f"the interval{strata} lies beyond the margin"
-        case Decision.WITHIN_MARGIN | Decision.EQUIVALENT:
-            which = "the mean" if strata else "any"
-            return f"TOST{strata}: {which} difference is smaller than the margin"
-        case Decision.SIZE_OPEN:
-            return f"{finding.way}; whether by more than the margin is open"
+    row, across = finding.row, finding.across
+    reasons = REASONS_OF_CONSTANTS if finding.never_varied else REASONS
+    if text := reasons.get(finding.decision):
+        return text.format(
+            way=finding.way,
+            over_strata=" over strata" if across else "",
+            which="the mean" if across else "any",
+            everywhere=f"in all {len(across.names)} strata"
+            if across
+            else f"in all {row.n_blocks} blocks",
+        )
     if row.p is not None and row.p <= ALPHA:
-        tests = "summaries" if strata else "tests"
+        tests = "summaries" if across else "tests"
         among = " ".join(filter(None, (str(family.tests), family.name, tests)))
         return f"p = {row.p:.2g} is not significant among {among} (Holm)"
-    where = "over the strata " if strata else ""
+    where = "over the strata " if across else ""
     return f"{where}neither a difference nor equivalence is shown"
-
-
-def _never_varied(finding: Finding) -> str:
-    across, blocks = finding.across, f"{finding.row.n_blocks} blocks"
-    everywhere = f"in all {f'{len(across.names)} strata' if across else blocks}"
-    if finding.decision is Decision.IDENTICAL:
-        return f"the same on both sides {everywhere}: nothing to test"
-    size = "more" if finding.decision is Decision.DIFFERENT else "less"
-    return (
-        f"always different, by the same {everywhere} and by {size} than the margin: it never "
-        "varied, so there is no interval"
-    )
 
 
 def widening(row: Row) -> str:

@@ -8,13 +8,12 @@ from dataclasses import replace
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.sequential import Looks
 from experiments.comparison.verdicts import busy
-from experiments.comparison.verdicts.decision import ALPHA, Decision
+from experiments.comparison.verdicts.decision import ALPHA, OPEN
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 from experiments.config import durations
 from experiments.metrics import outcome
 
-OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
 # Estimate and spread of a few blocks predict at most about ten times as many blocks, and no row is
 # worth more than a day.
 MAX_TIMES, MAX_SECONDS = 10, 24 * 3_600
@@ -103,9 +102,8 @@ def as_effect(shift: float, kind: str) -> float:
 def _text(finding: Finding) -> str:
     blocks, seconds = payable(finding), finding.block_seconds
     if blocks:
-        cost = ""
-        if seconds:
-            cost = f" ({durations.format_duration(blocks * seconds)} of machine time)"
+        time = durations.format_duration(blocks * seconds) if seconds else ""
+        cost = f" ({time} of machine time)" if time else ""
         return (
             f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted "
             f"probability of {PREDICTED}{cost}"

@@ -14,10 +14,12 @@ from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.sequential import strictest
 from experiments.comparison.verdicts import reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Withheld
-from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata, Finding, Row
+from experiments.comparison.verdicts.findings import AcrossStrata, Finding, Row
 
 # Two strata have one difference between them: it tells nothing of how far a third may lie.
 MINIMUM_STRATA = 3
+# Fields that a summary has from its rows.
+SHARED = ("metric", "factor", "a", "b", "kind", "margin", "family")
 
 
 def summarise(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -36,7 +38,11 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     usable = [finding for finding in group if finding.row.estimate is not None]
     if len(usable) < 2:
         return None
-    row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
+    first, ratio = group[0].row, group[0].row.kind == "ratio"
+    row = Row(
+        **{name: getattr(first, name) for name in SHARED},
+        n_blocks=min(finding.row.n_blocks for finding in usable),
+    )
     names = tuple(finding.row.stratum for finding in usable)
     left_out = tuple(finding.row.stratum for finding in group if finding not in usable)
     without = f"without {', '.join(left_out)}: no estimate with a variance there"
@@ -77,31 +83,6 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     return replace(blank, row=together, across=across, looks=looks, withheld=withheld)
 
 
-def _blank(row: Row, usable: Sequence[Finding]) -> Row:
-    return replace(
-        row,
-        stratum="",
-        n_blocks=min(finding.row.n_blocks for finding in usable),
-        estimate=None,
-        ci_low=None,
-        ci_high=None,
-        p=None,
-        p_holm=None,
-        effect_size=None,
-        probability_within_blocks=None,
-        equivalent=None,
-        minimum_detectable=None,
-        verdict=INCONCLUSIVE,
-        reason="",
-        autocorrelation=None,
-        autocorrelation_weight=None,
-        widening=None,
-        slow_runs_a=None,
-        slow_runs_b=None,
-        slow_runs_p=None,
-    )
-
-
 def _back(value: float | None, ratio: bool) -> float | None:
     if value is None or not ratio:
         return value
@@ -112,10 +93,8 @@ def _back(value: float | None, ratio: bool) -> float | None:
 
 def _busy(usable: Sequence[Finding]) -> str:
     disturbed = [finding.row.stratum for finding in usable if finding.busy]
-    if not disturbed:
-        return ""
     names = ", ".join(disturbed[:NAMED])
-    return f"other programs used the machine in {names}"
+    return f"other programs used the machine in {names}" if disturbed else ""
 
 
 def _withheld(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:

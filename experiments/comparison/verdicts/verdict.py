@@ -23,7 +23,6 @@ from experiments.comparison.runs import (
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import (
     Exclusion,
-    ExclusionCode,
     Incomparability,
     Mismatch,
     natural,
@@ -41,7 +40,7 @@ from experiments.comparison.verdicts.decision import (
     Withheld,
 )
 from experiments.comparison.verdicts.findings import (
-    NOT_COMPARABLE,
+    EXPLORATORY,
     PRIMARY,
     Comparison,
     Finding,
@@ -144,13 +143,9 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
     groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
     parts = [part for group in groups for a, b in pairs for part in _compare(group, a, b, request)]
     undecided, excluded, orders = zip(*parts, strict=True) if parts else ((), (), ())
-    findings = _decide(itertools.chain(*undecided), request.primary, levels)
+    findings = _decide(itertools.chain(*undecided), levels)
 
-    def values_of(prefix: str) -> Mapping[str, tuple[environment.Value, ...]]:
-        return environment.values(
-            frame, [name for name in frame.columns if name.startswith(prefix)]
-        )
-
+    unjudged = [name for name in frame.columns if name.startswith((PROFILED, CHECKS, TOTAL))]
     return Comparison(
         factor=spec.factor,
         baseline=levels[0],
@@ -175,9 +170,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         summaries=summarise(findings),
         rests_on=environment.rests_on(frame),
         times_to_accuracy={} if _took_turns(frame) else environment.times_to_accuracy(frame),
-        training_ends=environment.values(frame, [TOTAL])[TOTAL] if TOTAL in frame else (),
-        profiled=values_of(PROFILED),
-        checks=values_of(CHECKS),
+        unjudged=environment.values(frame, unjudged),
         conditions=environment.conditions(frame, (spec.factor, *spec.strata)),
         random_weights=request.random_weights,
         failures=runs.failures,
@@ -278,23 +271,13 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     return _Request(spec, outcomes, unmeasured, primary, values, kinds, random_weights)
 
 
-def _decide(
-    findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]
-) -> list[Finding]:
-    position = {level: number for number, level in enumerate(levels)}
-    in_families = [
-        replace(finding, row=replace(finding.row, family=PRIMARY))
-        if finding.row.metric in primary
-        else finding
-        for finding in findings
-    ]
-
+def _decide(findings: Iterable[Finding], levels: Sequence[str]) -> list[Finding]:
     def key(finding: Finding) -> tuple[Any, ...]:
         row = finding.row
-        sides = (position[row.a], position[row.b])
+        sides = (levels.index(row.a), levels.index(row.b))
         return (natural(row.stratum), not finding.primary, place(row.metric), *sides)
 
-    return sorted(reasons.decide(in_families, sample_size.plan_row), key=key)
+    return sorted(reasons.decide(list(findings), sample_size.plan_row), key=key)
 
 
 def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
@@ -334,13 +317,26 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
     outcomes = [outcome for outcome in request.outcomes if frame[outcome.metric].notna().any()]
 
     def blank(stratum: str) -> list[Finding]:
-        return [Finding(_blank(outcome, spec, a, b, stratum), outcome) for outcome in outcomes]
+        return [
+            Finding(
+                Row(
+                    metric=outcome.metric,
+                    factor=spec.factor,
+                    a=a,
+                    b=b,
+                    kind=outcome.kind,
+                    margin=spec.margin if outcome.margin is None else outcome.margin,
+                    stratum=stratum,
+                    family=PRIMARY if outcome.metric in request.primary else EXPLORATORY,
+                ),
+                outcome,
+            )
+            for outcome in outcomes
+        ]
 
-    missing = [level for level in (a, b) if not (both["level"] == level).any()]
     mismatch = pairing.find_mismatch(both, spec.factor, spec.may_differ)
-    if missing:
-        text = f"no usable run of {' or '.join(missing)}"
-        mismatch = Incomparability(Mismatch.NO_RUN, text)
+    if missing := [level for level in (a, b) if not (both["level"] == level).any()]:
+        mismatch = Incomparability(Mismatch.NO_RUN, f"no usable run of {' or '.join(missing)}")
     if mismatch:
         yield [_not_comparable(finding, mismatch) for finding in blank(group)], [], None
         return
@@ -376,14 +372,13 @@ def _compare_stratum(
     sides = (request.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     findings = []
     for finding, *values in zip(blank, *sides, strict=True):
-        if refused and not finding.outcome.is_learned:
-            findings.append(_not_comparable(finding, refused))
-            continue
-        if len(sizes) > 1 and PER_STEP in finding.row.metric:
-            findings.append(_not_comparable(finding, STEPS))
-            continue
-        if took_turns and outcome_of(finding.row.metric).exclusive:
-            findings.append(_not_comparable(finding, TOOK_TURNS))
+        gates = (
+            (refused, not finding.outcome.is_learned),
+            (STEPS, len(sizes) > 1 and PER_STEP in finding.row.metric),
+            (TOOK_TURNS, took_turns and outcome_of(finding.row.metric).exclusive),
+        )
+        if closed := next((gate for gate, is_closed in gates if gate and is_closed), None):
+            findings.append(_not_comparable(finding, closed))
             continue
         measured, left_out = _measure(finding, paired, means.get(finding.row.metric), *values)
         measured = busy.withhold(measured, disturbed)
@@ -397,30 +392,8 @@ def _without_estimate(finding: Finding, code: NoEstimate, reason: str, **fields:
 
 
 def _not_comparable(finding: Finding, mismatch: Incomparability) -> Finding:
-    code = NoEstimate.NOT_COMPARABLE
-    return _without_estimate(finding, code, mismatch.text, mismatch=mismatch.code)
-
-
-def _blank(outcome: Outcome, spec: ComparisonSpec, a: str, b: str, stratum: str) -> Row:
-    return Row(
-        metric=outcome.metric,
-        factor=spec.factor,
-        a=a,
-        b=b,
-        n_blocks=0,
-        estimate=None,
-        kind=outcome.kind,
-        ci_low=None,
-        ci_high=None,
-        p=None,
-        p_holm=None,
-        effect_size=None,
-        margin=spec.margin if outcome.margin is None else outcome.margin,
-        equivalent=None,
-        minimum_detectable=None,
-        verdict=NOT_COMPARABLE,
-        reason="",
-        stratum=stratum,
+    return _without_estimate(
+        finding, NoEstimate.NOT_COMPARABLE, mismatch.text, mismatch=mismatch.code
     )
 
 
@@ -487,14 +460,8 @@ def _measure(
         for at in np.flatnonzero(~np.isfinite(side)):
             run = runs.iloc[at]
             number = "no value, or not a number" if np.isnan(side[at]) else "infinite"
-            excluded.append(
-                pairing.exclude(
-                    run,
-                    ExclusionCode.NO_VALUE,
-                    f"{_text([run[metric]]) or number}; its block is left out of this metric",
-                    metric=metric,
-                )
-            )
+            reason = f"{_text([run[metric]]) or number}; its block is left out of this metric"
+            excluded.append(pairing.exclude(run, reason, metric=metric))
     finite = np.isfinite(a) & np.isfinite(b)
     if not finite.any():
         return _without_estimate(
@@ -526,8 +493,8 @@ def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
 
 
 def _text(values: Iterable[object]) -> str:
-    text = next((value for value in values if isinstance(value, str)), None)
-    return "" if text is None else f"text instead of a number ('{plain.short(text)}')"
+    texts = (value for value in values if isinstance(value, str))
+    return next((f"text instead of a number ('{plain.short(text)}')" for text in texts), "")
 
 
 def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Floats) -> Finding:

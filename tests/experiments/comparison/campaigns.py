@@ -58,8 +58,6 @@ def runs(
                 "model": "m",
                 "dataset": "d",
                 "block": str(block),
-            }
-            defaults |= {
                 "order_in_block": str(order),
                 "settings_hash": "h",
                 "machine": "box",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -44,5 +45,5 @@ def raw_runs(
             phases[f"inference_batch_{size}"] = phase(
                 f"inference_batch_{size}", seconds, examples=size
             )
-        runs.append(RawRun(run.run_id, run.level, run.stratum, run.block, phases))
+        runs.append(replace(run, phases=phases))
     return runs

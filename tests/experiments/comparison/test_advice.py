@@ -15,7 +15,7 @@ from experiments.cli.campaign import verdict_code
 from experiments.cli.codes import CONDITION_HOLDS, DONE
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, judged
-from experiments.comparison.report import rendering, wording
+from experiments.comparison.report import rendering
 from experiments.comparison.report.card import Advice, AnswerCard, build_card
 from experiments.comparison.verdicts import conditions
 from experiments.comparison.verdicts.findings import Comparison
@@ -92,21 +92,6 @@ def test_cards_equal_the_golden_file(source: str) -> None:
 
 
 # ---- failed runs
-
-
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("levels", [2, 3])
-def test_level_that_fails_is_named_first_and_never_chosen(source: str, levels: int) -> None:
-    comparison = judge(source, "failed", levels)
-    (failure,) = comparison.failures
-    last = SOURCES[source][3][levels - 1]
-    counts = (failure.level, failure.failed, failure.runs, failure.reason)
-    assert counts == (last, 6, 12, "exit code 1")
-    card = card_of(comparison)
-    assert card.answer.startswith(card.failures)
-    assert "6 of 12 runs: exit code 1" in card.failures
-    assert f"choose {wording.level_name(last, comparison.factor)}" not in card.recommendation
-    assert "would be better, but has failed runs" in card.recommendation
 
 
 def test_more_blocks_are_no_advice_while_a_level_fails() -> None:

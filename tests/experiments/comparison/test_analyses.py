@@ -20,7 +20,7 @@ from experiments.comparison.analyses import (
     published,
     workers,
 )
-from experiments.comparison.analyses.batch_sizes import Limit, LimitReason, curves, find_limit
+from experiments.comparison.analyses.batch_sizes import curves, find_limit
 from experiments.comparison.analyses.breakdown import PARTS, breakdowns
 from experiments.comparison.analyses.memory_limits import edges
 from experiments.comparison.report import wording
@@ -28,7 +28,7 @@ from experiments.comparison.runs.query import table
 from experiments.comparison.runs.raw import RawRun
 from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.decision import Decision
-from experiments.comparison.verdicts.findings import Control, Edge
+from experiments.comparison.verdicts.findings import Edge
 from experiments.config import settings as settings_
 from experiments.metrics import Hypothesis
 from experiments.planning import treatments
@@ -57,26 +57,26 @@ def _rates(
 @pytest.mark.parametrize(
     ("means", "limit", "reason"),
     [
-        ({1: 100, 2: 190, 4: 350, 8: 600}, None, LimitReason.NONE_NEAR_BEST),
-        ({1: 100, 8: 600, 16: 601, 32: 603}, 8, LimitReason.NEAR_BEST),
-        ({1: 100, 8: 600, 16: 500, 32: 520}, 8, LimitReason.NEAR_BEST),
-        ({1: 100, 2: 101.5, 4: 103, 8: 104.6, 16: 106.1}, None, LimitReason.NONE_NEAR_BEST),
-        ({1: 100, 2: 95, 4: 90}, None, LimitReason.NO_TREND),
-        ({1: 100, 8: 100.1}, 1, LimitReason.NEAR_BEST),
+        ({1: 100, 2: 190, 4: 350, 8: 600}, None, "is shown to be within"),
+        ({1: 100, 8: 600, 16: 601, 32: 603}, 8, "no other size"),
+        ({1: 100, 8: 600, 16: 500, 32: 520}, 8, "no other size"),
+        ({1: 100, 2: 101.5, 4: 103, 8: 104.6, 16: 106.1}, None, "is shown to be within"),
+        ({1: 100, 2: 95, 4: 90}, None, "not shown to rise"),
+        ({1: 100, 8: 100.1}, 1, "no other size"),
     ],
 )
 def test_limit_is_smallest_size_within_two_percent_of_best(
-    means: dict[int, float], limit: int | None, reason: LimitReason
+    means: dict[int, float], limit: int | None, reason: str
 ) -> None:
     result = find_limit(_rates(means))
-    assert (result.size, result.reason) == (limit, reason)
+    assert (result.size, reason in result.reason) == (limit, True)
     assert (result.trend_p is None) == (len(means) == 2)
 
 
 def test_limit_needs_blocks_that_hold_every_size() -> None:
     rates = _rates({1: 100, 8: 300}, blocks=8)
     rates[8] = {f"other {block}": value for block, value in rates[8].items()}
-    assert find_limit(rates) == Limit(LimitReason.TOO_FEW_BLOCKS)
+    assert "blocks with all sizes: 0" in find_limit(rates).reason
 
 
 def test_false_limits_are_rare() -> None:
@@ -331,17 +331,6 @@ def test_agreement_of_curves(raw: list[RawRun], alike: bool | None, epoch: int |
     assert len(section.rows) == 1
 
 
-def test_agreement_has_the_difference_of_its_epoch_from_two_blocks_on() -> None:
-    (agreement,) = learning.agreements(learning_curves(-0.05), "a")
-    assert agreement.estimate is not None
-    assert agreement.estimate.value == pytest.approx(-0.05, abs=0.01)
-    assert (
-        learning.agreements(learning_curves(0.0, blocks=1), "a")
-        == learning.agreements([], "a")
-        == []
-    )
-
-
 def with_times(never: int) -> pd.DataFrame:
     """Return 8 blocks; tensorflow is slower to 90 %, which `never` of its runs do not reach."""
     table = frame(blocks=8, params={"thresholds": "0.9,0.95"})
@@ -428,33 +417,16 @@ def _as_treatment(run: StoredRun, treatment: str, control: str = "") -> StoredRu
     )
 
 
-def _controls(cells: pd.DataFrame, *outcomes: str) -> dict[str, Control]:
-    comparison = compare(cells, baseline="pytorch", outcomes=outcomes)
-    return {control.name: control for control in comparison.controls}
-
-
 def test_controls_do_not_change_the_rows() -> None:
     cells = with_controls()
     without = cells[cells["tags.control"].isna()].drop(columns=["tags.control"])
     assert compare(cells, baseline="pytorch").rows == compare(without, baseline="pytorch").rows
 
 
-def test_injected_delay_is_found_and_same_work_is_not() -> None:
-    """SD 1 % and 8 blocks detect 1.2 %: 5 % must be found; the A/A pair has no difference."""
-    by_name = _controls(with_controls(), STEP)
-    assert set(by_name) == {"A/A", "injected 5 %"}
-    (delayed,), (same,) = (by_name[name].comparison.findings for name in ("injected 5 %", "A/A"))
-    assert (delayed.different, delayed.row.verdict, same.different) == (True, "slower", False)
-    assert np.isclose(delayed.row.estimate or 0.0, 1.05, rtol=0.02)
-
-
-def _as_levels(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs as those of a race, whose levels differ in no other setting."""
-    return cells.assign(**{"params.level": cells["framework"], "framework": ""})
-
-
 def test_level_is_not_judged_by_the_control_of_another() -> None:
-    comparison = compare(_as_levels(with_controls()), factor="level", outcomes=[STEP])
+    cells = with_controls()
+    cells = cells.assign(**{"params.level": cells["framework"], "framework": ""})
+    comparison = compare(cells, factor="level", outcomes=[STEP])
     assert [(row.a, row.b) for row in comparison.rows] == [("pytorch", "tensorflow")]
     rows = [(row.a, row.b) for control in comparison.controls for row in control.comparison.rows]
     assert rows == [("pytorch", f"pytorch {name}") for name in ("A/A", "injected 5 %")]
@@ -498,7 +470,8 @@ def test_injected_delay_must_show_in_its_size(factor: float, is_missed: bool) ->
     """Eight blocks of SD 1 % give ±1.2 %: no wrong size comes within the margin."""
     cells = with_controls(factor)
     cells.loc[cells["tags.control"] == "injected 5 %", RSS] *= 2
-    control = _controls(cells, STEP, RSS)["injected 5 %"]
+    same, control = compare(cells, baseline="pytorch", outcomes=(STEP, RSS)).controls
+    assert not any(finding.different for finding in same.tested)
     missed = [finding.row.metric for finding in controls.missed(control)]
     assert missed == ([STEP] if is_missed else [])
     assert f"in {0 if is_missed else 1} of 1 delayed times" in controls.result(control)

@@ -12,7 +12,7 @@ from experiments.comparison import compare
 from experiments.comparison.report import wording
 from experiments.comparison.runs import order, sets
 from experiments.comparison.runs.environment import block_seconds
-from experiments.comparison.runs.pairing import ExclusionCode, Mismatch
+from experiments.comparison.runs.pairing import Mismatch
 from experiments.comparison.runs.query import table
 from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.decision import Withheld
@@ -25,16 +25,6 @@ from tracking.records import StoredRun
 def stored(kind: str, **metrics: float) -> StoredRun:
     tags = {"kind": kind, "framework": "jax"}
     return StoredRun("x", kind, "FINISHED", 1, None, {}, metrics, tags)
-
-
-def test_table_has_the_columns_of_the_schema():
-    cells = table(runs(blocks=1))
-    cell = cells[cells["framework"] == "pytorch"].iloc[0]
-    assert cell["run_id"] == "c1-0-pytorch"
-    names = ["block", "kind", "machine", "settings_hash", "params.batch_size", "tags.environment"]
-    assert cell[names].tolist() == [0, "cell", "box", "h", "32", "e"]
-    assert 0.02 < cell[STEP] < 0.04
-    assert "tags.block" not in cells.columns
 
 
 def test_missing_values_are_not_zero():
@@ -58,13 +48,14 @@ def newest_last(**batch_sizes: str) -> pd.DataFrame:
 
 
 def test_newest_kind_has_all_campaigns_of_its_settings() -> None:
-    choice = sets.choose_newest(newest_last(a="32", b="64", c="16", d="64"), factor="framework")
-    assert choice.kind is not None
-    kinds = [(kind.campaigns, kind.differs) for kind in (choice.kind, *choice.others)]
-    newest, *others = kinds
-    assert newest == (("d", "b"), "batch_size=64")
-    assert others == [(("c",), "batch_size=16"), (("a",), "batch_size=32")]
-    assert sorted(choice.table["campaign"].unique()) == ["b", "d"]
+    selection = newest_last(a="32", b="64", c="16", d="64")
+    chosen, kinds = sets.choose_newest(selection, factor="framework")
+    assert [(kind.campaigns, kind.differs) for kind in kinds] == [
+        (("d", "b"), "batch_size=64"),
+        (("c",), "batch_size=16"),
+        (("a",), "batch_size=32"),
+    ]
+    assert sorted(chosen["campaign"].unique()) == ["b", "d"]
 
 
 def test_comparable_runs_stay_together() -> None:
@@ -80,17 +71,16 @@ def test_comparable_runs_stay_together() -> None:
         (alike.drop(columns="campaign"), {}),
         (without_campaign, {}),
     ):
-        choice = sets.choose_newest(selection, **{"factor": "framework", **options})  # type: ignore[arg-type]
-        assert choice.kind is None
-        assert choice.table is selection
+        chosen, kinds = sets.choose_newest(selection, **{"factor": "framework", **options})  # type: ignore[arg-type]
+        assert kinds == []
+        assert chosen is selection
 
 
 def test_campaign_of_one_side_is_no_kind() -> None:
     table = newest_last(a="32", b="64", c="16")
     table = table[(table["campaign"] != "c") | (table["framework"] == "pytorch")]
-    choice = sets.choose_newest(table, factor="framework")
-    assert choice.kind is not None
-    assert choice.kind.campaigns == ("b",)
+    _, kinds = sets.choose_newest(table, factor="framework")
+    assert kinds[0].campaigns == ("b",)
 
 
 def two_campaigns(name: str, before: str = "1", after: str = "2") -> pd.DataFrame:
@@ -327,16 +317,6 @@ def test_first_and_whole_times_are_not_judged_in_turns() -> None:
         assert apart[metric].row.verdict == "slower"
     assert together[STEP].row.verdict == apart[STEP].row.verdict == "slower"
     assert together[STEP].row.estimate == apart[STEP].row.estimate
-
-
-def test_cells_of_different_turns_are_no_pair() -> None:
-    """In a block that was resumed one cell may be of the first time and one of the second."""
-    table = in_turns()
-    table.loc[(table["block"] == 3) & (table["framework"] == "pytorch"), "tags.turns"] = "earlier"
-    comparison = compare(table, outcomes=[STEP])
-    assert comparison.rows[0].n_blocks == 7
-    assert {run.cause for run in comparison.excluded} == {ExclusionCode.UNLIKE_PARTNER}
-    assert all("(earlier, turns-3)" in run.reason for run in comparison.excluded)
 
 
 @pytest.mark.parametrize(

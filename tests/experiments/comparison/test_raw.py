@@ -14,7 +14,6 @@ from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.run.journal_runs import JournalRuns
 from tests.experiments.comparison.campaigns import frame
-from tracking.errors import ErrorCode, EvenhandError
 from tracking.journal import Journal
 from tracking.records import Artifact, Metrics, Point, RunClosed, RunOpened, Tags
 from tracking.store import Store
@@ -96,9 +95,3 @@ def test_journal_and_mlflow_give_the_same_table_and_the_same_steps(campaign):
         assert (empty.phases, empty.epochs, empty.trouble) == ({}, {}, "")
         assert "values.parquet" in runs["jax"].trouble
     assert calls == [(1, 3), (2, 3), (3, 3)] * 2
-
-
-def test_missing_file_of_steps_is_named(tmp_path):
-    with pytest.raises(EvenhandError, match=r"nothing\.parquet") as error:
-        raw.read_values(tmp_path / "nothing.parquet")
-    assert error.value.code is ErrorCode.UNREADABLE

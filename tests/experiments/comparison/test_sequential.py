@@ -122,7 +122,7 @@ def test_extended_campaign_spends_the_rest() -> None:
 def test_p_is_the_error_rate_of_its_level() -> None:
     for looks in map(after, (1, 2, 7, 24, 43)):
         rates = sequential._RATES
-        assert looks.p(sequential._states(looks).levels) == pytest.approx(rates, rel=1e-9)
+        assert looks.p(sequential._state(looks).levels) == pytest.approx(rates, rel=1e-9)
         assert looks.p(looks.level(0.05)) == pytest.approx(0.05, rel=1e-12)
         assert looks.one_sided(looks.level(0.1) / 2) == pytest.approx(0.05, rel=1e-12)
         assert (np.diff(looks.p(np.geomspace(1e-40, 1, 200))) > 0).all()

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import linalg, stats
 from statsmodels.stats.multitest import multipletests
 
@@ -23,23 +21,15 @@ from experiments.comparison.statistics.autocorrelation import (
     SHARES,
     MeanDistribution,
 )
-from experiments.comparison.statistics.estimates import Estimate
-from experiments.comparison.verdicts.decision import Decision, Effect, paired
+from experiments.comparison.verdicts.decision import Decision
 from tests.experiments.comparison.campaigns import paired as table_of
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import UsageError
 
 # R's `sleep`
 SLEEP = (
     [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0],
     [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4],
 )
-positive = st.floats(1e-3, 1e3)
-samples = st.lists(st.tuples(positive, positive), min_size=2, max_size=25)
-
-
-def ratio(a, b) -> estimates.Estimate:
-    """Return the trimmed geometric mean of b / a."""
-    return estimates.exponential(estimates.trimmed_mean(estimates.log_ratios(a, b)))
 
 
 @pytest.mark.parametrize(("count", "cut"), [(7, 0), (8, 1), (10, 1), (43, 5)])
@@ -51,13 +41,6 @@ def test_trimmed_mean_is_that_of_yuens_test(count, cut):
     assert mean.value == pytest.approx(stats.trim_mean(values, cut / count))
     half = stats.t.ppf(0.95, count - 2 * cut - 1) * mean.value / yuen.statistic
     assert (mean.low, mean.high) == pytest.approx((mean.value - half, mean.value + half))
-
-
-def test_geometric_mean_ratio_by_hand():
-    mean = ratio([1.0, 1.0, 1.0], [1.0, 4.0, 2.0])
-    half = stats.t.ppf(0.975, 2) * np.std([0, math.log(4), math.log(2)], ddof=1) / math.sqrt(3)
-    assert mean.value == pytest.approx(2.0)
-    assert mean.high == pytest.approx(2 * math.exp(half))
 
 
 @pytest.mark.parametrize("values", [[1.05], [1.0, 1.1]])
@@ -73,35 +56,10 @@ def test_cells_report_percentiles_from_enough_values(percent, least):
     assert max(q, 1 - q) ** least <= 0.025 < max(q, 1 - q) ** (least - 1)
 
 
-@pytest.mark.parametrize(
-    ("call", "code"),
-    [
-        (lambda: estimates.trimmed_mean([1.0, math.nan]), ErrorCode.INVALID_VALUE),
-        (lambda: estimates.trimmed_mean([1.0, math.inf]), ErrorCode.INVALID_VALUE),
-        (lambda: estimates.trimmed_mean([]), ErrorCode.TOO_FEW),
-        (lambda: ratio([0.0, 1.0], [1.0, 1.0]), ErrorCode.INVALID_VALUE),
-        (lambda: estimates.differences([1.0, 2.0], [1.0]), ErrorCode.INVALID_VALUE),
-    ],
-)
-def test_invalid_values_are_refused(call, code):
-    with pytest.raises(UsageError) as error:
-        call()
-    assert error.value.code is code
-
-
-@settings(max_examples=25, deadline=None)
-@given(samples, st.floats(1e-6, 1e6))
-def test_swapping_sides_inverts_a_ratio_and_scaling_leaves_it(pairs, scale):
-    a, b = np.array(pairs).T
-    forth, back = ratio(a, b), ratio(b, a)
-    assert forth.value * back.value == pytest.approx(1)
-    if len(a) < 3:
-        assert (forth.low, back.high) == (0, math.inf)
-    else:
-        assert forth.low * back.high == pytest.approx(1, rel=1e-6)
-    scaled = ratio(scale * a, scale * b)
-    assert (scaled.value, scaled.low) == pytest.approx((forth.value, forth.low), rel=1e-6)
-    assert estimates.a12(a, b) + estimates.a12(b, a) == pytest.approx(1)
+@pytest.mark.parametrize("invalid", [math.nan, math.inf])
+def test_invalid_values_are_refused(invalid):
+    with pytest.raises(UsageError, match="NaN or infinities"):
+        estimates.trimmed_mean([1.0, invalid])
 
 
 def test_t_interval_on_log_ratios_covers():
@@ -162,55 +120,16 @@ def test_holms_correction():
 def test_papers_procedure_skips_constants(steps):
     assert significance.paper_procedure([1.0] * steps, [2.0] * steps) is None
     same = np.random.default_rng(0).lognormal(size=steps)
-    assert significance.paper_procedure(same, same).wilcoxon_p == 1
+    assert significance.paper_procedure(same, same)[2] == 1
 
 
 def test_papers_procedure_calls_processes_of_one_system_different():
     """Two processes, 3 % apart by chance, 100 steps each."""
     rng = np.random.default_rng(5)
     sides = (0.03 * factor * rng.lognormal(0, 0.02, 100) for factor in (1.0, 1.03))
-    procedure = significance.paper_procedure(*sides)
-    assert procedure is not None
-    assert procedure.n_steps == 100
-    assert procedure.wilcoxon_p < 1e-6
-    normality = (*procedure.ks_p, *procedure.lilliefors_p, *procedure.shapiro_p)
-    assert all(0 < p <= 1 for p in normality)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "different", "equivalent", "decision"),
-    [
-        (0.2, 0.4, True, False, Decision.DIFFERENT),
-        (-0.4, -0.2, True, False, Decision.DIFFERENT),
-        (0.05, 0.3, True, False, Decision.SIZE_OPEN),
-        (0.01, 0.05, True, True, Decision.WITHIN_MARGIN),
-        (-0.05, 0.05, False, True, Decision.EQUIVALENT),
-        (-0.3, 0.3, False, False, Decision.OPEN),
-        # beyond the margin, but not after the correction for many tests
-        (0.2, 0.4, False, False, Decision.OPEN),
-    ],
-)
-def test_evidence_decides(low, high, different, equivalent, decision):
-    effect = Effect(
-        Estimate((low + high) / 2, low, high), 0.1, different=different, equivalent=equivalent
-    )
-    assert effect.decision is decision
-    assert decision.is_verdict == (decision not in (Decision.OPEN, Decision.SIZE_OPEN))
-
-
-@pytest.mark.parametrize(
-    ("shift", "decision"),
-    [(0.0, Decision.EQUIVALENT), (0.5, Decision.DIFFERENT), (-0.5, Decision.DIFFERENT)],
-)
-def test_size_decides_on_constant_shifts(shift, decision):
-    assert paired([shift] * 6, 0.1).decision is decision
-
-
-def test_interval_and_equivalence_decide_on_paired_shifts():
-    rng = np.random.default_rng(0)
-    assert paired(rng.normal(0, 0.01, 12), 0.1).decision is Decision.EQUIVALENT
-    assert paired(rng.normal(0.05, 0.01, 12), 0.1).decision is Decision.WITHIN_MARGIN
-    assert paired(rng.normal(0, 1, 12), 0.1).decision is Decision.OPEN
+    count, normality, wilcoxon_p = significance.paper_procedure(*sides)
+    assert (count, wilcoxon_p < 1e-6) == (100, True)
+    assert all(0 < p <= 1 for both in normality for p in both)
 
 
 def test_interval_wider_than_floats_is_open():
@@ -373,9 +292,7 @@ def test_least_effects_of_a_family_and_of_a_verdict_have_their_power(n, sd):
 
 def test_limits():
     assert power.minimum_detectable(0.02, 1) == math.inf
-    assert power.minimum_for_verdict(MARGIN, 0.02, 1) == math.inf
     assert power.minimum_detectable(0.0, 6) == 0
-    assert power.minimum_for_verdict(MARGIN, 0.0, 6) == MARGIN
     assert power.power_of_t(1e6, 1e-6, 6) == 1
     assert power.blocks_to_settle(MARGIN, 0.02, 6, MARGIN, most=0) is None
 

@@ -17,7 +17,6 @@ from experiments.comparison.statistics.significance import random_effects
 from experiments.comparison.verdicts.decision import Decision, NoEstimate, Withheld
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from tests.experiments.comparison.campaigns import BLEU, LOSS, STEP, frame
-from tracking.errors import ErrorCode, UsageError
 
 # Colditz et al. 1994: tuberculosis in 13 trials, cases and others, vaccinated and not
 # (`dat.bcg` of R's metafor).
@@ -85,20 +84,6 @@ def test_strata_that_do_not_vary_count_alike():
     assert apart.i_squared_percent is apart.q_p is None
     mixed = random_effects([0.1, 0.2, 0.3], [0.0, 0.02, 0.01])
     assert (mixed.value, mixed.tau) == (pytest.approx(0.2), 0)
-
-
-@pytest.mark.parametrize(
-    ("values", "variances", "code"),
-    [
-        ([0.1], [0.1], ErrorCode.TOO_FEW),
-        ([0.1, 0.2], [0.1], ErrorCode.INVALID_VALUE),
-        ([0.1, 0.2], [0.1, -0.1], ErrorCode.INVALID_VALUE),
-    ],
-)
-def test_invalid_strata_are_refused(values, variances, code):
-    with pytest.raises(UsageError) as error:
-        random_effects(values, variances)
-    assert error.value.code is code
 
 
 @pytest.mark.parametrize(("count", "tau"), [(3, 0.02), (5, 0.01), (10, 0.005)])
