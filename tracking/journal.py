@@ -22,6 +22,11 @@ RECORDS = "records.jsonl"
 CAMPAIGN = "campaign.json"
 DELIVERED = "delivered"
 CHECKSUM = "crc32"
+# Fields of `campaign.json`.
+FIELDS = (
+    *((name, str) for name in ("study", "run", "run_id", "experiment", "experiment_id")),
+    *((name, dict) for name in ("settings", "plan", "own_models", "idle", "sweep")),
+)
 # A longer line is read in pieces, none of which is a record.
 LONGEST_LINE_BYTES = 32 * 2**20
 NAMED = 8
@@ -222,6 +227,8 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     try:
         description: dict[str, Any] = json.loads((folder / CAMPAIGN).read_bytes())
         if description.pop(CHECKSUM) != _checksum(description):
+            raise ValueError
+        if not all(isinstance(description.get(name, kind()), kind) for name, kind in FIELDS):
             raise ValueError
     except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
         raise UsageError(
