@@ -6,10 +6,14 @@ import re
 from collections.abc import Collection
 from difflib import get_close_matches
 from enum import StrEnum
+from pathlib import Path
 
 MAX_LISTED = 16  # names in an error
 MAX_FRAMES = 3
+_ROOT = Path(__file__).resolve().parents[1]
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
+# Folders of packages, which are not part of their names.
+_INSTALLED = re.compile(rf".*/(site-packages|lib/python[^/]*)/|{re.escape(str(_ROOT))}/")
 
 
 class ErrorCode(StrEnum):
@@ -78,7 +82,7 @@ def innermost_frames(traceback: str) -> str:
     Paths begin with the package: `(keras/src/ops/numpy.py:12 in dot, models/parity.py:7 in main)`.
     """
     frames = [
-        f"{re.sub(r'.*/(site-packages|lib/python[^/]*)/', '', path)}:{line} in {function}"
+        f"{_INSTALLED.sub('', path)}:{line} in {function}"
         for path, line, function in _FRAME.findall(traceback)
     ]
     return f" ({', '.join(frames[: -MAX_FRAMES - 1 : -1])})" if frames else ""

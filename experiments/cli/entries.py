@@ -74,9 +74,9 @@ def _run_command(command: commands.Command, texts: Mapping[str, str]) -> int:
     from experiments.config import interpreters
     from experiments.config.console import Display
 
+    of_folder = interpreters.read_setup() if "pythons" in names else {}
     options = {name: texts[name] for name in names & texts.keys()}
-    settings = parse(command.settings, {}, options, interpreters.of_folder(texts))
-
+    settings = parse(command.settings, {}, options, of_folder)
     with Display() as display:
         if not command.of_experiment:
             return command.run(settings, display)

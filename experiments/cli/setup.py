@@ -65,7 +65,8 @@ def make(settings: Setup, display: Display) -> bool:
         display.say(f"    for {', '.join(served)}: {python}")
     display.rest()
     print_warnings(failed, display)
-    display.say(f"campaigns in this folder use what {interpreters.SETUP} names")
+    if len(failed) < len(settings.frameworks):
+        display.say(f"campaigns in this folder use what {interpreters.SETUP} names")
     return not failed
 
 
@@ -85,7 +86,7 @@ def _variants_served(name: str) -> list[str]:
 
 def _remember(served: Sequence[str], python: str) -> None:
     """Write the interpreter of these frameworks beside those of earlier calls."""
-    texts = interpreters.of_folder({}).get("pythons", "").split(",")
+    texts = interpreters.read_setup().get("pythons", "").split(",")
     before = interpreters.parse(list(filter(None, texts)))
     pythons = {**before, **dict.fromkeys(served, python)}
     lines = [f"{name}={path}" for name, path in pythons.items()]

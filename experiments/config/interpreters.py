@@ -58,17 +58,20 @@ def parse(pythons: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def of_folder(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the setting `pythons` that `evenhand setup` has written, if a call can use it.
+def read_setup() -> dict[str, str]:
+    """Return the setting `pythons` that `evenhand setup` has written in this folder, if it has.
 
-    Levels have environments of their own, and a resumed campaign has those that it began with.
-
-    Args:
-        options: Settings of the call.
+    Raises:
+        UsageError: For a file that it has not written.
     """
-    if {"levels", "resume"} & options.keys() or not SETUP.exists():
+    if not SETUP.exists():
         return {}
-    return read_texts(SETUP)
+    texts = read_texts(SETUP)
+    if texts.keys() != {"pythons"}:
+        raise UsageError(
+            ErrorCode.UNREADABLE, f"{SETUP} is not from evenhand setup; remove it, and run that"
+        )
+    return texts
 
 
 def separate(framework: str, pythons: Sequence[str]) -> str:

@@ -47,11 +47,12 @@ def parse_settings(study: Study, options: Mapping[str, str]) -> CampaignSettings
     Raises:
         UsageError: For the first mistake, and for a device that this machine lacks.
     """
-    of_folder, presets = interpreters.of_folder(options), study.presets
-    settings: CampaignSettings = parse(study.settings, presets, options, of_folder)
-    if CPU in devices.resolve_all(settings):
-        return settings
-    return parse(study.settings, presets_of_accelerator(presets), options, of_folder)
+    settings: CampaignSettings = parse(study.settings, study.presets, options)
+    on_cpu = CPU in devices.resolve_all(settings)
+    presets = study.presets if on_cpu else presets_of_accelerator(study.presets)
+    # levels have environments of their own, and a resumed campaign those that it began with
+    of_folder = {} if settings.levels or settings.resume else interpreters.read_setup()
+    return parse(study.settings, presets, options, of_folder)
 
 
 def presets_of_accelerator(

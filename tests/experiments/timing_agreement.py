@@ -9,26 +9,26 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
-from experiments.comparison.statistics.estimates import Estimate, exponential, log_ratios, mean
 from experiments.run.journal_runs import stored
 
 FREELY, STEPPED = "train/examples_per_second", "train/stepped_examples_per_second"
 
 
-def agreement(campaign: Path) -> dict[str, tuple[Estimate, int]]:
-    """Return by treatment the throughput of windows over that of steps, and the number of cells."""
-    pairs: dict[str, list[tuple[float, float]]] = {}
+def agreement(campaign: Path) -> dict[str, list[float]]:
+    """Return by treatment the throughput of windows over that of steps, of each cell."""
+    ratios: dict[str, list[float]] = {}
     for run in stored(campaign):
         if FREELY in run.metrics and STEPPED in run.metrics:
-            values = (run.metrics[STEPPED], run.metrics[FREELY])
-            pairs.setdefault(run.tags["treatment"], []).append(values)
-    return {
-        name: (exponential(mean(log_ratios(*np.transpose(values)))), len(values))
-        for name, values in sorted(pairs.items())
-    }
+            ratio = run.metrics[FREELY] / run.metrics[STEPPED]
+            ratios.setdefault(run.tags["treatment"], []).append(ratio)
+    return ratios
 
 
 if __name__ == "__main__":
-    for name, (ratio, cells) in agreement(Path(".evenhand/journal", sys.argv[1])).items():
-        print(f"{name}: {ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f}), {cells} cells")
+    for name, of_cells in sorted(agreement(Path(".evenhand/journal", sys.argv[1])).items()):
+        logs = np.log(of_cells)
+        mean, error = logs.mean(), stats.sem(logs)
+        low, high = np.exp(stats.t.interval(0.95, len(logs) - 1, mean, error))
+        print(f"{name}: {np.exp(mean):.3f} ({low:.3f}–{high:.3f}), {len(logs)} cells")

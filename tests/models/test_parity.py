@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,9 @@ import models
 from experiments.run import parity_cache
 from models import parity
 from models.contract import ErrorCode, ModelError
+from models.errors import last_lines
 from models.parity import ParityRequest, Side
+from tests.conftest import ROOT
 from tests.models.children import run_in
 from tests.models.planted_faults import FAULTS, FRAMEWORK
 
@@ -163,3 +166,13 @@ def test_processes_have_the_variables_of_their_device(
 
     assert [variables("cpu"), variables("cuda")] == ["2,1,-", "2,1,false"]
     assert variables("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-a"}) == "GPU-a,-"
+
+
+def test_last_lines_of_a_process_name_its_innermost_frames() -> None:
+    script = "import json; from models import own; own.digest(json)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    text = last_lines(done.stderr)
+    last = done.stderr.splitlines()[-1]
+    assert text.startswith(f"{last} (models/own.py:")
+    assert str(ROOT) not in text
+    assert last_lines("") == "no message"

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments import studies
 from experiments.config import interpreters
 from tests.conftest import Place
 from tests.experiments.command.packages import install_only_from, packages_of_this
 from tests.experiments.test_blocks import TOYS
+from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
 
 
@@ -35,3 +37,23 @@ def test_campaigns_of_a_folder_use_its_setup(
     assert f"toy runs with {python}" in done.stdout
     (cell,) = (run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")
     assert cell.tags["interpreter"] == python
+
+
+def test_setup_is_left_out_where_a_call_has_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    interpreters.SETUP.parent.mkdir()
+    interpreters.SETUP.write_text('{"pythons": ["pytorch=/setup/python"]}')
+    (tmp_path / "levels.json").write_text('{"levels": ["torch==2.14", "torch==2.15"]}')
+
+    def pythons(**options: str) -> tuple[str, ...]:
+        return studies.parse_settings(studies.load("captioning"), options).pythons
+
+    assert pythons() == ("pytorch=/setup/python",)
+    assert pythons(pythons="pytorch=/call/python") == ("pytorch=/call/python",)
+    assert pythons(settings="levels.json") == pythons(resume="last") == ()
+    interpreters.SETUP.write_text('{"batch_size": 4}')
+    with pytest.raises(UsageError) as error:
+        pythons()
+    assert error.value.code is ErrorCode.UNREADABLE

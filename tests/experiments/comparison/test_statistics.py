@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import linalg, stats
 from statsmodels.stats.multitest import multipletests
 
@@ -30,6 +32,15 @@ SLEEP = (
     [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0],
     [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4],
 )
+
+
+positive = st.floats(1e-3, 1e3)
+samples = st.lists(st.tuples(positive, positive), min_size=2, max_size=25)
+
+
+def ratio(a, b) -> estimates.Estimate:
+    """Return the trimmed geometric mean of b / a."""
+    return estimates.exponential(estimates.trimmed_mean(estimates.log_ratios(a, b)))
 
 
 @pytest.mark.parametrize(("count", "cut"), [(7, 0), (8, 1), (10, 1), (43, 5)])
@@ -60,6 +71,21 @@ def test_cells_report_percentiles_from_enough_values(percent, least):
 def test_invalid_values_are_refused(invalid):
     with pytest.raises(UsageError, match="NaN or infinities"):
         estimates.trimmed_mean([1.0, invalid])
+
+
+@settings(max_examples=25, deadline=None)
+@given(samples, st.floats(1e-6, 1e6))
+def test_swapping_sides_inverts_a_ratio_and_scaling_leaves_it(pairs, scale):
+    a, b = np.array(pairs).T
+    forth, back = ratio(a, b), ratio(b, a)
+    assert forth.value * back.value == pytest.approx(1)
+    if len(a) < 3:
+        assert (forth.low, back.high) == (0, math.inf)
+    else:
+        assert forth.low * back.high == pytest.approx(1, rel=1e-6)
+    scaled = ratio(scale * a, scale * b)
+    assert (scaled.value, scaled.low) == pytest.approx((forth.value, forth.low), rel=1e-6)
+    assert estimates.a12(a, b) + estimates.a12(b, a) == pytest.approx(1)
 
 
 def test_t_interval_on_log_ratios_covers():

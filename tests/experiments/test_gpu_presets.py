@@ -1,0 +1,89 @@
+"""Presets of all studies on a simulated GPU: the toy framework's, timed as `auto` does it."""
+
+from typing import Any
+
+import pytest
+
+from experiments import studies
+from experiments.cell import warm_up
+from models.devices import CUDA
+from tests.conftest import Place
+from tests.experiments.timing_agreement import FREELY, STEPPED, agreement
+from tracking import provenance
+from tracking.store import Store
+
+QUICK = {"inference_requests": "3"}
+IMAGES = {"model": "mobilenet_v2", "data": "digits", "image_size": "32", **QUICK}
+CAPTIONS = {"data": "synthetic", "vocabulary": "60", "length": "8", "bleu_images": "1", **QUICK}
+# Settings with which the toy can run a study: its networks, no files of a user, few requests.
+SMALL: dict[str, dict[str, str]] = {
+    "captioning": CAPTIONS,
+    "classification": IMAGES,
+    "grid": {
+        "models": "mobilenet_v2",
+        "image_sizes": "32",
+        "batch_sizes": "2,8",
+        "seconds": "0.2",
+    },
+    "lenet": {"data": "digits", **QUICK},
+    "training_speed": {"models": "mobilenet_v2", "size": "tiny"},
+}
+# Presets of operators that the toy does not have.
+OTHERS = {("training_speed", name) for name in ("lstm", "graph", "conv_algorithm")}
+SHORT = ("demo", "smoke")
+# Fewer epochs, and what the embedded digits cannot do.
+INSTEAD = {
+    **{f"{name}-paper": {"epochs": "1"} for name in ("resnet18", "vgg16")},
+    **{f"{name}-paper": {"epochs": "1"} for name in ("flickr8k", "flickr30k", "coco")},
+    "sound": {"epochs": "1"},
+    "paper": {"epochs": "1", "steps_per_epoch": "15"},
+    "original": {"epochs": "1", "augmentation": "crop"},
+}
+PRESETS = [
+    pytest.param(study, preset, marks=[] if preset in SHORT else pytest.mark.slow)
+    for study in SMALL
+    for preset in studies.load(study).presets
+    if (study, preset) not in OTHERS
+]
+
+
+@pytest.fixture
+def gpu(local_cells: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENHAND_TOY_GPU", "1")
+    monkeypatch.setattr(warm_up, "BLIND_SECONDS", 0.1)  # no driver answers
+    monkeypatch.setattr(provenance, "gpus", lambda: ["Simulated GPU (driver 1)"])
+
+
+def measured(place: Place, study: str, **options: str) -> list[Any]:
+    """Run a campaign of one block, and return its cells."""
+    options = {"blocks": "1", "figures": "false", "others_limit_percent": "100", **options}
+    folders = {"cache": str(place.cache), "journal": str(place.journal)}
+    words = [f"--{name}={text}" for name, text in {**folders, **options}.items()]
+    done = place.call("", "", "", study, *words)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    return [run for run in Store(place.uri).runs(study) if run.tags["kind"] == "cell"]
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("study", "preset"), PRESETS)
+def test_preset_starts_and_ends_on_a_gpu(study: str, preset: str, place: Place) -> None:
+    kind, instead = studies.load(study).settings, INSTEAD.get(preset, {})
+    offered = {name: text for name, text in instead.items() if hasattr(kind, name)}
+    options = {"preset": preset, "frameworks": "toy,toy+twin", **SMALL[study], **offered}
+    cells = measured(place, study, **options)
+    assert {run.tags["outcome"] for run in cells} == {"ok"}
+    for run in cells:
+        expected = {"device": CUDA, "timing": "both", "pairing": "sequential", "malloc": "system"}
+        assert expected.items() <= run.params.items()
+        assert 1 <= int(run.params["window_steps"]) <= 10
+        assert min(run.metrics[FREELY], run.metrics[STEPPED]) > 0
+
+
+@pytest.mark.usefixtures("gpu")
+def test_presets_of_a_gpu_leave_a_users_settings(place: Place) -> None:
+    texts = {"frameworks": "toy", **CAPTIONS, "threads": "1", "window_steps": "3"}
+    (cell,) = measured(place, "captioning", preset="smoke", **texts)
+    assert (cell.params["threads"], cell.params["window_steps"]) == ("1", "3")
+    (folder,) = place.journal.iterdir()
+    freely, stepped = (cell.metrics[name] for name in (FREELY, STEPPED))
+    assert agreement(folder) == {"toy": [freely / stepped]}
