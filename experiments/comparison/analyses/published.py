@@ -21,9 +21,9 @@ from experiments.metrics import outcome
 
 THROUGHPUT = "train/examples_per_second"
 PUBLISHED = "published, other hardware"
+MAX_EFFECTS = 6  # of an outcome, such as of many strata
 FIGURES = (
-    "Other hardware, other versions, often other data: compare directions and ratios, not absolute "
-    "figures."
+    "Other hardware, other versions, often other data: only directions and ratios can be compared."
 )
 SPEEDS = (
     "Throughput; the published ratio is TensorFlow's over PyTorch's. Ours is of {size} size, "
@@ -50,37 +50,43 @@ PROCEDURE = (
 
 
 def table(evidence: Evidence) -> list[Section]:
-    """Return a line for each published figure of a study."""
-    rows = [
-        (figure["what"], figure["published"], _measured(evidence, figure))
-        for figure in evidence.published
-    ]
+    """Return a line for each outcome of which a study has published figures, with ours as ratios.
+
+    Absolute figures of other hardware say nothing about ours.
+    """
+    figures: dict[tuple[str, str], list[str]] = {}
+    for figure in evidence.published:
+        key = (figure.get("metric", ""), figure.get("model", ""))
+        figures.setdefault(key, []).append(f"{figure['what']}: {figure['published']}")
+    rows = [("; ".join(texts), _measured(evidence, *key)) for key, texts in figures.items()]
     caption = f"Source: {evidence.source}. {FIGURES}" if evidence.source else FIGURES
-    header = ("what", PUBLISHED, "measured here")
-    title, hint = "Published, other hardware", f"{len(rows)} figures of others"
-    return [Section(title, caption, header, rows, True, hint)] if rows else []
+    title, hint = "Published, other hardware", f"{len(evidence.published)} figures of others"
+    return [Section(title, caption, (PUBLISHED, "here"), rows, True, hint)] if rows else []
 
 
-def _measured(evidence: Evidence, figure: Mapping[str, str]) -> str:
-    comparison, metric = evidence.comparison, figure.get("metric", "")
+def _measured(evidence: Evidence, metric: str, model: str) -> str:
+    """Return each level's effect against the baseline, or the ratio of their medians."""
+    comparison, baseline = evidence.comparison, evidence.comparison.baseline
     if not metric:
         return "see the verdicts above"
-    values: dict[str, float | None] = {}
-    for finding in comparison.findings:
-        if finding.row.metric == metric:
-            values |= {finding.row.a: finding.a_value, finding.row.b: finding.b_value}
-    if not values and evidence.runs is not None:
-        values |= medians(evidence.runs, factor=comparison.factor, metric=metric)
-    model = figure.get("model", "")
-    models = {level: comparison.environment.get(level, {}).get("model", model) for level in values}
-    same = {level: values[level] for level in values if model in ("", models[level])}
-    lines = [
-        f"{level}: {wording.quantity(value, outcome(metric))}"
-        for level, value in same.items()
-        if value is not None
-    ]
-    missing = "not measured here" if same or not values else "another model here"
-    return "; ".join(lines) or missing
+    of_metric = [finding for finding in comparison.findings if finding.row.metric == metric]
+    effects = {
+        ", ".join(filter(None, (finding.row.b, finding.row.stratum))): wording.effect(finding)
+        for finding in of_metric
+        if finding.row.estimate is not None
+    }
+    if not of_metric and evidence.runs is not None:
+        values = medians(evidence.runs, factor=comparison.factor, metric=metric)
+        effects = {
+            f"{level} over {baseline}": f"{value / values[baseline]:.2f}×"
+            for level, value in values.items()
+            if level != baseline and values.get(baseline)
+        }
+    models = {facts.get("model", model) for facts in comparison.environment.values()}
+    if effects and model and model not in models:
+        return "another model here"
+    texts = [f"{name}: {effect}" for name, effect in effects.items()]
+    return "; ".join(wording.shortened(texts, MAX_EFFECTS)) or "not measured here"
 
 
 def speeds(
