@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,15 +158,27 @@ def open_devices(uuids: Sequence[str] = ()) -> list[Gpu]:
 
 
 def names() -> list[str]:
-    """Return the names of CUDA's devices, with their driver; an empty list if there is none."""
+    """Return CUDA's devices by name, driver, power limit and clock; empty if there is none."""
     try:
         cards = visible_cards()
         import pynvml
 
         driver = pynvml.nvmlSystemGetDriverVersion()
+        return [f"{card.name} ({', '.join([f'driver {driver}', *_limits(card)])})" for card in cards]
     except Exception:  # NVML has an error class for each cause: there is no usable device
         return []
-    return [f"{card.name} (driver {driver})" for card in cards]
+
+
+def _limits(card: Card) -> Iterator[str]:
+    """Yield the set power limit and the highest clock, as far as the driver reports them."""
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
+    with suppress(pynvml.NVMLError):
+        yield f"{pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1_000:.0f} W"
+    with suppress(pynvml.NVMLError):
+        megahertz = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
+        yield f"up to {megahertz} MHz"
 
 
 def names_from_helper() -> list[str]:

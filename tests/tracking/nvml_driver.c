@@ -116,6 +116,14 @@ int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *megahertz) {
     return number(device, kind == 1 ? "sm_megahertz" : "memory_megahertz", megahertz);
 }
 
+int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *milliwatts) {
+    return number(device, "limit_milliwatts", milliwatts);
+}
+
+int nvmlDeviceGetMaxClockInfo(void *device, int kind, unsigned *megahertz) {
+    return number(device, kind == 1 ? "max_sm_megahertz" : "max_memory_megahertz", megahertz);
+}
+
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *mask) {
     unsigned read;
     int code = number(device, "clock_limits", &read);

@@ -103,4 +103,7 @@ def test_machine_has_the_gpus_that_cuda_sees(driver: Driver) -> None:
         for text in ("0,1", UUIDS[1], "")
     ]
     assert [len(gpus) for _, gpus in machines] == [2, 1, 0]
-    assert len({fingerprint for fingerprint, _ in machines}) == 3
+    driver.answers(cards=2, limit_milliwatts=500_000, max_sm_megahertz=None)
+    machines.append(json.loads(driver.python(READ, CUDA_VISIBLE_DEVICES="0,1"))[3:])
+    assert machines[-1][1] == ["Test GPU (driver 600.00, 500 W)"] * 2
+    assert len({fingerprint for fingerprint, _ in machines}) == 4

@@ -156,7 +156,7 @@ def test_devices_are_those_that_cuda_sees(driver: Driver) -> None:
     for (uuids, keys, names, missing), cards in zip(devices, CARDS.values(), strict=True):
         assert uuids == [UUIDS[index] for index in cards]
         assert keys == [f"gpu_{index}" for index in cards[:1]]
-        assert names == ["Test GPU (driver 600.00)"] * len(cards)
+        assert names == ["Test GPU (driver 600.00, 700 W, up to 1980 MHz)"] * len(cards)
         assert bool(missing) == (not cards)
 
 
