@@ -164,7 +164,9 @@ def names() -> list[str]:
         import pynvml
 
         driver = pynvml.nvmlSystemGetDriverVersion()
-        return [f"{card.name} ({', '.join([f'driver {driver}', *_limits(card)])})" for card in cards]
+        return [
+            f"{card.name} ({', '.join([f'driver {driver}', *_limits(card)])})" for card in cards
+        ]
     except Exception:  # NVML has an error class for each cause: there is no usable device
         return []
 

@@ -18,10 +18,13 @@ from tracking.records import RAN_EAGERLY, Tags
 MAX_LETTERS = 160
 
 
-def count_step(warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = True) -> bool:
+def count_step(
+    seconds: float, warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = True
+) -> bool:
     """Count a step, and end the warm-up of the peaks of memory once enough steps were made.
 
     Args:
+        seconds: Of the step.
         warm_up: Warm-up of a GPU; None on the CPU, where steps are counted.
         peaks: Peaks of the device's memory.
         is_warm: Whether enough steps were made, apart from the GPU.
@@ -31,7 +34,7 @@ def count_step(warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = Tr
     """
     ends = False
     if warm_up and not warm_up.is_over:
-        warm_up.step()
+        warm_up.step(seconds)
         ends = warm_up.is_over
     if is_warm and (warm_up is None or warm_up.is_over):
         peaks.end_warmup()
@@ -41,7 +44,7 @@ def count_step(warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = Tr
 def time_calls(
     calls: Iterable[Callable[[], Any]],
     output: Output,
-    on_result: Callable[[Any], object],
+    on_result: Callable[[Any, float], object],
     delay: float = 0.0,
 ) -> tuple[list[float], list[float]]:
     """Return the seconds of calls, and the clock time at which each ended.
@@ -49,7 +52,7 @@ def time_calls(
     Args:
         calls: Requests or steps. Whatever making one takes is off the clock.
         output: Output of the cell, which may wait for its turn after a call.
-        on_result: Gets each result, off the clock.
+        on_result: Gets each result and its seconds, off the clock.
         delay: Share by which every call is made longer, for a control.
     """
     seconds, end_times = list[float](), list[float]()
@@ -60,7 +63,7 @@ def time_calls(
             inject_delay(began, delay)
         seconds.append(time.perf_counter() - began)
         end_times.append(clock.now())
-        on_result(result)
+        on_result(result, seconds[-1])
         output.turn()
     return seconds, end_times
 
@@ -112,7 +115,7 @@ class TrainingLoop:
 
         def on_step(step: int, loss: float, seconds: float) -> None:
             self.compiling.stepped()
-            if count_step(self._warm_up, self._peaks, is_warm=step >= least):
+            if count_step(seconds, self._warm_up, self._peaks, is_warm=step >= least):
                 watch.go_on_with(pace)
             report(step, loss, seconds)
 

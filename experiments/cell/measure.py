@@ -284,7 +284,7 @@ def _infer(
         with output.phase("inference", f"{prefix}/", place) as phase:
             phase.examples = size * count
             seconds, end_times = time_calls(
-                requests(size), output, lambda _: None, spec.settings.inject_delay
+                requests(size), output, lambda *_: None, spec.settings.inject_delay
             )
             values = PhaseValues(
                 f"inference_batch_{size}",

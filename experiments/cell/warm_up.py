@@ -1,37 +1,39 @@
-"""Warm-up of a GPU by time, until its clock and its temperature are steady."""
+"""Warm-up of a GPU by time, until its steps take equally long."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
+
+import numpy as np
 
 from experiments.contract import AnyCell, Output
 from models.contract import Framework
 from models.devices import CPU
-from tracking import nvml, sensors
 from tracking.records import Tags
-from tracking.sensors import Sample
 
-# Longest warm-up, and its length where no clock can be read.
-LIMIT_SECONDS, BLIND_SECONDS = 30.0, 5.0
-READ_SECONDS = 0.1
+SHORTEST_SECONDS, LIMIT_SECONDS = 1.0, 30.0
+JUDGE_SECONDS = 0.1  # between two judgements, which cost time
+# Steps in each half of those that are compared, and the drift between halves that is none.
+LEAST_STEPS, DRIFT = 3, 0.01
+# Standard error of a median of normal values over their median absolute deviation, times √n.
+OF_MEDIAN = 1.2533 * 1.4826
 # Reasons why a warm-up ended.
-STEADY, LIMIT, BLIND, STEPS = "steady", "limit", "no clock", "steps"
+STEADY, LIMIT, STEPS = "steady", "limit", "steps"
 NOT_OVER = "phase ended"
 
 
 class WarmUp:
-    """Steps or requests that do not count, until the GPU is steady.
+    """Steps or requests that do not count, until they take equally long.
 
-    The time begins after the first one, which compiles and tries algorithms while the GPU may
-    idle.
+    A GPU's clock rises under load: its steps are slower at first. The time begins after the first
+    one, which compiles and tries algorithms while the GPU may idle.
 
     Args:
         least: Fewest steps.
         most: Most steps.
-        gpus: Keys of the GPUs.
-        read: Returns readings of the GPUs.
         now: Returns the time in seconds.
 
     Attributes:
@@ -41,35 +43,28 @@ class WarmUp:
     """
 
     def __init__(
-        self,
-        least: int,
-        most: float = math.inf,
-        *,
-        gpus: Sequence[str],
-        read: Callable[[], dict[str, float]],
-        now: Callable[[], float] = time.monotonic,
+        self, least: int, most: float = math.inf, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self.steps, self.seconds, self.end_reason = 0, 0.0, ""
-        self._least, self._most = max(1, least), most
-        self._gpus, self._read, self._now = gpus, read, now
-        self._began = 0.0
-        self._samples: list[Sample] = []
+        self._least, self._most, self._now = max(1, least), most, now
+        self._began = self._judged = 0.0
+        self._times: list[tuple[float, float]] = []
 
     @property
     def is_over(self) -> bool:
         return bool(self.end_reason)
 
-    def step(self) -> None:
-        """Count a step, off the clock, and decide whether it was the last."""
+    def step(self, seconds: float) -> None:
+        """Count a step that took these seconds, off the clock; decide whether it was the last."""
         if self.is_over:
             return
         now = self._now()
         self.steps += 1
         if self.steps == 1:
             self._began = now
+        else:
+            self._times.append((now, seconds))
         self.seconds = now - self._began
-        if not self._samples or now - self._samples[-1].time_seconds >= READ_SECONDS:
-            self._samples.append(Sample(now, self._read(), {}))
         self.end_reason = self._reason_to_end()
 
     def _reason_to_end(self) -> str:
@@ -77,17 +72,40 @@ class WarmUp:
             return ""
         if self.steps >= self._most:
             return STEPS
-        keys = [f"system/{gpu}_clock_megahertz" for gpu in self._gpus]
-        if not any(key in sample.values for key in keys for sample in self._samples):
-            return BLIND if self.seconds >= BLIND_SECONDS else ""
-        if sensors.is_steady(self._samples, self._gpus):
-            return STEADY
+        if self.seconds >= max(SHORTEST_SECONDS, self._judged + JUDGE_SECONDS):
+            self._judged = self.seconds
+            if is_steady(self._latest()):
+                return STEADY
         return LIMIT if self.seconds >= LIMIT_SECONDS else ""
+
+    def _latest(self) -> list[float]:
+        """Return the seconds of the steps of the last half, a second or a few steps at least.
+
+        The longer a warm-up lasts, the slower the drift that it still sees.
+        """
+        since = self._times[-1][0] - max(SHORTEST_SECONDS, self.seconds / 2) if self._times else 0.0
+        recent = sum(1 for _ in takewhile(lambda step: step[0] > since, reversed(self._times)))
+        return [seconds for _, seconds in self._times[-max(recent, 2 * LEAST_STEPS) :]]
 
     def record(self, spec: AnyCell, phase: str, output: Output) -> None:
         prefix = f"check/{phase}_warmup"
         output.metrics({f"{prefix}_steps": self.steps, f"{prefix}_seconds": self.seconds})
         output.record(Tags(spec.run, {f"warmup.{phase}": self.end_reason or NOT_OVER}))
+
+
+def is_steady(seconds: Sequence[float]) -> bool:
+    """Return whether the medians of both halves differ by no more than 1 %, or than by chance."""
+    half = len(seconds) // 2
+    if half < LEAST_STEPS:
+        return False
+    earlier, later = np.array(seconds[:half]), np.array(seconds[half:])
+    medians = np.median(earlier), np.median(later)
+    deviations = [
+        np.median(np.abs(values - median)) / math.sqrt(len(values))
+        for values, median in zip((earlier, later), medians, strict=True)
+    ]
+    by_chance = 2 * OF_MEDIAN * float(np.hypot(*deviations))
+    return bool(abs(medians[1] - medians[0]) <= max(DRIFT * float(min(medians)), by_chance))
 
 
 def of_gpu(
@@ -96,21 +114,10 @@ def of_gpu(
     least: int,
     most: float = math.inf,
 ) -> WarmUp | None:
-    """Return the warm-up of a phase on the first visible GPU; None on the CPU.
+    """Return the warm-up of a phase on a GPU; None on the CPU.
 
     Time in which the cell waits for its turn does not pass.
     """
     if framework.device == CPU:
         return None
-    try:
-        gpus = nvml.open_devices()
-    except Exception:  # NVML has an error class for each cause; the GPU works all the same
-        gpus = []
-
-    def read() -> dict[str, float]:
-        return {
-            f"system/{gpu.key}_{name}": value for gpu in gpus for name, value in gpu.read().items()
-        }
-
-    keys = [gpu.key for gpu in gpus]
-    return WarmUp(least, most, gpus=keys, read=read, now=output.working_seconds)
+    return WarmUp(least, most, now=output.working_seconds)

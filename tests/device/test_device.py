@@ -19,6 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.cell import warm_up
@@ -29,9 +30,8 @@ from tests import cells
 from tests.cells import CellOutcome
 from tests.device.checks import CHECKS
 from tests.models.children import checked
-from tracking import nvml, provenance
+from tracking import nvml, provenance, tables
 from tracking.records import RunOutcome, Tags, from_line
-from tracking.sensors.windows import STEADY_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "build" / "device.jsonl"
@@ -208,7 +208,12 @@ def test_cell_begins_when_its_gpu_is_steady(run: Run, tmp_path: Path) -> None:
         tags |= record.values if isinstance(record, Tags) else {}
     for phase in ("inference", "train"):
         assert tags[f"warmup.{phase}"] in (warm_up.STEADY, warm_up.LIMIT)
-        assert cell.metrics[f"check/{phase}_warmup_seconds"] >= STEADY_SECONDS
+        assert cell.metrics[f"check/{phase}_warmup_seconds"] >= warm_up.SHORTEST_SECONDS
+    (file,) = tmp_path.rglob("values.parquet")
+    rows = zip(*tables.read(file, ("phase", "warmup", "seconds")).values(), strict=True)
+    counted = [seconds for phase, warmup, seconds in rows if (phase, warmup) == ("train", False)]
+    halves = np.array_split(counted, 2)
+    assert 0.95 < np.median(halves[1]) / np.median(halves[0]) < 1.05
 
 
 @needs_gpu

@@ -1,5 +1,7 @@
 """Presets of all studies on a simulated GPU: the toy framework's, timed as `auto` does it."""
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -50,7 +52,7 @@ PRESETS = [
 @pytest.fixture
 def gpu(local_cells: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_TOY_GPU", "1")
-    monkeypatch.setattr(warm_up, "BLIND_SECONDS", 0.1)  # no driver answers
+    monkeypatch.setattr(warm_up, "SHORTEST_SECONDS", 0.1)
     monkeypatch.setattr(provenance, "gpus", lambda: ["Simulated GPU (driver 1)"])
 
 
@@ -77,6 +79,16 @@ def test_preset_starts_and_ends_on_a_gpu(study: str, preset: str, place: Place) 
         assert expected.items() <= run.params.items()
         assert 1 <= int(run.params["window_steps"]) <= 10
         assert min(run.metrics[FREELY], run.metrics[STEPPED]) > 0
+
+
+@pytest.mark.usefixtures("gpu")
+def test_report_says_how_the_gpu_was_warmed_up(place: Place) -> None:
+    measured(place, "grid", preset="smoke", frameworks="toy,toy+twin", **SMALL["grid"])
+    (file,) = place.journal.rglob("comparison.json")
+    for facts in json.loads(file.read_text())["environment"].values():
+        for phase in ("inference", "train"):
+            text = facts[f"warm-up of the GPU, {phase}"]
+            assert re.fullmatch(r"0\.\d to \d\.\d s: .*steady \(\d\).*", text)
 
 
 @pytest.mark.usefixtures("gpu")

@@ -1,70 +1,88 @@
-"""Warm-up: of a GPU by time, until its clock and temperature are steady; and peaks of memory."""
+"""Warm-up: of a GPU by time, until its steps take equally long; and peaks of memory."""
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from itertools import count, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues
-from experiments.cell.warm_up import BLIND_SECONDS, LIMIT_SECONDS, WarmUp, of_gpu
+from experiments.cell.warm_up import LIMIT_SECONDS, WarmUp, of_gpu
 from experiments.workloads.grid.measure import Budget, values_of
 from experiments.workloads.training_speed.measure import _parts
 from tests.models.children import run_python
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 
-CLOCK, CELSIUS = "system/gpu_0_clock_megahertz", "system/gpu_0_temperature_celsius"
 OUTPUT: Any = SimpleNamespace(working_seconds=time.monotonic)
-Readings = Callable[[], Iterator[float]]
 
 
-def warm_up_of(
-    megahertz: Iterator[float] | None = None,
-    celsius: Iterator[float] | None = None,
-    *,
-    least: int = 3,
-    most: float = 1e9,
-    steps_per_second: int = 8,
-) -> WarmUp:
-    """Return a warm-up that reads the GPU after each step; its readings are steady by default."""
+def warm_up_of(least: int = 3, most: float = 1e9, steps_per_second: float = 8) -> WarmUp:
     seconds = count()
-    clock = repeat(1_980.0) if megahertz is None else megahertz
-    temperature = repeat(60.0) if celsius is None else celsius
-
-    def read() -> dict[str, float]:
-        return {CELSIUS: next(temperature), CLOCK: next(clock)}
-
-    now = lambda: next(seconds) / steps_per_second  # noqa: E731
-    return WarmUp(least, most, gpus=["gpu_0"], read=read, now=now)
+    return WarmUp(least, most, now=lambda: next(seconds) / steps_per_second)
 
 
-def finish(warm_up: WarmUp) -> WarmUp:
-    while not warm_up.is_over and warm_up.steps < 10_000:
-        warm_up.step()
+def finish(warm_up: WarmUp, seconds: Iterable[float] = repeat(0.1)) -> WarmUp:
+    for value in seconds:
+        if warm_up.is_over:
+            break
+        warm_up.step(value)
     return warm_up
 
 
+def clock_ramp(reach: float, steps_per_second: float = 100) -> np.ndarray:
+    """Return the times of the steps of a GPU whose clock rises from 345 to 1,980 MHz, ± 2 %."""
+    at = np.arange(40 * steps_per_second) / steps_per_second
+    clocks = 1_980 - (1_980 - 345) * np.exp(-3 * at / reach)
+    return 1_980 / clocks * np.random.default_rng(0).normal(0.01, 0.0002, len(at))
+
+
 @pytest.mark.parametrize(
-    ("megahertz", "celsius", "seconds", "reason"),
+    ("seconds", "steps_per_second", "least", "most", "reason"),
     [
-        (repeat(1_980.0), repeat(60.0), 1.0, "steady"),
-        (iter([345, 800, 1_200, 1_600, *[1_980] * 90]), repeat(60), 1.5, "steady"),
-        (repeat(1_980.0), iter([*range(40, 60), *[60] * 90]), 3.375, "steady"),
-        (repeat(1_980.0), count(40.0, 0.2), LIMIT_SECONDS, "limit"),
+        (repeat(0.1), 8, 1.0, 1.1, "steady"),
+        (repeat(2.0), 0.5, 12.0, 12.0, "steady"),
+        (clock_ramp(0.5), 100, 1.0, 2.0, "steady"),
+        (clock_ramp(3.0), 100, 3.0, 8.0, "steady"),
+        (np.geomspace(1, 4, 4_000), 100, 30.0, 30.1, "limit"),
     ],
-    ids=["at once", "rising clock", "rising temperature", "never"],
+    ids=["at once", "long steps", "quick clock", "slow clock", "never"],
 )
-def test_warm_up_ends_when_clock_and_temperature_are_steady(
-    megahertz: Iterator[float], celsius: Iterator[float], seconds: float, reason: str
+def test_warm_up_ends_when_steps_take_equally_long(
+    seconds: Iterable[float], steps_per_second: float, least: float, most: float, reason: str
 ) -> None:
-    warm_up = finish(warm_up_of(megahertz, celsius))
-    assert (warm_up.seconds, warm_up.end_reason) == (pytest.approx(seconds), reason)
-    assert warm_up.steps == 8 * seconds + 1, "the time begins after the first step"
+    warm_up = finish(warm_up_of(steps_per_second=steps_per_second), seconds)
+    assert warm_up.end_reason == reason
+    assert least <= warm_up.seconds <= most
+    assert warm_up.steps == warm_up.seconds * steps_per_second + 1, "begins after the first step"
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.02, 0.1, 0.5])
+def test_noise_alone_does_not_prolong_a_warm_up(spread: float) -> None:
+    rng = np.random.default_rng(1)
+    lengths = [
+        finish(warm_up_of(steps_per_second=50), rng.lognormal(-3, spread, 2_000)).seconds
+        for _ in range(200)
+    ]
+    assert np.mean(np.array(lengths) < 1.05) > 0.9
+    assert max(lengths) < 3
+
+
+@pytest.mark.parametrize("reach", [0.2, 0.5, 1.0, 3.0, 10.0])
+def test_steps_after_a_warm_up_are_those_of_a_fast_clock(reach: float) -> None:
+    times = clock_ramp(reach)
+    warm_up = finish(warm_up_of(steps_per_second=100), times)
+    assert np.median(times[warm_up.steps :][:100]) == pytest.approx(0.01, rel=0.02)
+
+
+def test_one_slow_step_does_not_prolong_a_warm_up() -> None:
+    seconds = [0.01] * 40 + [0.5] + [0.01] * 4_000
+    assert finish(warm_up_of(steps_per_second=50), seconds).seconds < 1.1
 
 
 def test_warm_up_has_fewest_and_most_steps() -> None:
@@ -74,48 +92,6 @@ def test_warm_up_has_fewest_and_most_steps() -> None:
     assert of_gpu(SimpleNamespace(device="cpu"), OUTPUT, 3) is None  # type: ignore[arg-type]
 
 
-def test_gpu_is_read_at_most_ten_times_a_second() -> None:
-    warm_up = finish(warm_up_of(iter([1_980.0] * 12), steps_per_second=1_000))
-    assert warm_up.steps == pytest.approx(1_001, abs=10)
-
-
-OF_GPU = """
-import itertools, json, os
-from types import SimpleNamespace
-from experiments.cell.warm_up import of_gpu
-seconds = itertools.count()
-output = SimpleNamespace(working_seconds=lambda: next(seconds) / 10)
-warm_up = of_gpu(SimpleNamespace(device="cuda"), output, 2)
-answers = os.environ["NVML_ANSWERS"]
-text = open(answers).read()
-while not warm_up.is_over:
-    if RISES and warm_up.steps < 20:
-        with open(answers, "w") as file:
-            file.write(text + f"sm_megahertz {345 + 80 * warm_up.steps}\\n")
-    warm_up.step()
-print(json.dumps([warm_up.end_reason, round(warm_up.seconds, 6)]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("rises", "variables", "reason", "seconds"),
-    [
-        (True, {}, "steady", 2.9),
-        (False, {"CUDA_VISIBLE_DEVICES": "7"}, "no clock", BLIND_SECONDS),
-    ],
-)
-def test_clock_is_that_of_the_driver(
-    rises: bool,
-    variables: dict[str, str],
-    reason: str,
-    seconds: float,
-    driver: Driver,
-) -> None:
-    driver.answers()
-    result = json.loads(driver.python(f"RISES = {rises}\n" + OF_GPU, **variables))
-    assert result == [reason, pytest.approx(seconds, abs=0.11)]
-
-
 def test_budget_begins_after_the_warm_up() -> None:
     warm_up = warm_up_of()
     budget = Budget(OUTPUT, seconds=0.0, least=4, warm_up=warm_up)
@@ -123,7 +99,7 @@ def test_budget_begins_after_the_warm_up() -> None:
     for _ in budget:
         is_warming.append(not warm_up.is_over)
         if is_warming[-1]:
-            warm_up.step()
+            warm_up.step(0.1)
     assert (warm_up.steps, is_warming) == (9, [True] * 9 + [False] * 4)
     values = values_of("train", [1.0] * 13, 8, warm_up.steps)
     assert values.steady[0] == [1.0] * 3, "without the first counted step, as on the CPU"
@@ -139,7 +115,7 @@ def test_timed_steps_come_after_the_warm_up(on_gpu: bool, parts: list[int]) -> N
         for _ in part:
             counts[-1] += 1
             if warm_up:
-                warm_up.step()
+                warm_up.step(0.1)
     assert counts == parts
 
 

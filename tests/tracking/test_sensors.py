@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -18,7 +17,6 @@ from tracking.sensors import (
     Sample,
     Sensors,
     Window,
-    is_steady,
     rapl,
     summarise,
 )
@@ -265,26 +263,6 @@ def test_readings_of_several_gpus_are_summed_or_averaged() -> None:
             "energy/joules_per_example": 75,
         }
     )
-
-
-def gpu_samples(megahertz: Sequence[float], celsius: Sequence[float]) -> list[Sample]:
-    """Return samples of a GPU, ten a second."""
-    keys = ("system/gpu_1_clock_megahertz", "system/gpu_1_temperature_celsius")
-    pairs = enumerate(zip(megahertz, celsius, strict=True))
-    return [Sample(number / 10, dict(zip(keys, pair, strict=True)), {}) for number, pair in pairs]
-
-
-def test_gpu_is_steady_after_a_second_at_one_clock_and_temperature() -> None:
-    """Raise the clock for half a second, or the temperature by 1 °C every 0.5 s for 3 s."""
-    clocks = [345, 700, 1_100, 1_500, 1_800, *[1_980, 1_960] * 30]
-    samples = gpu_samples(clocks, [40.0] * len(clocks))
-    steady = [is_steady(samples[:end], ["gpu_1"]) for end in range(len(samples) + 1)]
-    assert steady == [False] * 16 + [True] * (len(samples) - 15)
-    assert is_steady(samples, ["gpu_1", "gpu_2"]), "a GPU without sensors is not waited for"
-    warming = gpu_samples([1_980] * 60, [40 + min(at, 30) // 5 for at in range(60)])
-    assert [is_steady(warming[:end], ["gpu_1"]) for end in (30, 60)] == [False, True]
-    slowing = gpu_samples([1_980 - 10 * at for at in range(60)], [40.0] * 60)
-    assert not is_steady(slowing, ["gpu_1"])
 
 
 # ---- RAPL

@@ -11,7 +11,6 @@ from tracking.sensors.sampler import OTHERS, Sample, Sampler, Sensors
 from tracking.sensors.windows import (
     Summary,
     Window,
-    is_steady,
     summarise,
 )
 
@@ -22,6 +21,5 @@ __all__ = [
     "Sensors",
     "Summary",
     "Window",
-    "is_steady",
     "summarise",
 ]

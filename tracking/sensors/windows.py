@@ -19,8 +19,6 @@ MEANS = {
     "temperature_celsius": "temperature_celsius",
     "clock_megahertz": "clock_megahertz",
 }
-# A GPU is steady if its clock and temperature moved by no more than this for this long.
-STEADY_SECONDS, CLOCK_BAND, CELSIUS_BAND = 1.0, 0.02, 1.0
 UNREAD = "the timed window ended before the sensors were read; choose a shorter sensor_seconds"
 
 
@@ -92,7 +90,8 @@ def summarise(
         gpus: Prefixes of the devices' keys.
     """
     inside = [sample for sample in samples if window.holds(sample.time_seconds)]
-    masks = [mask for gpu in gpus for mask in _readings(inside, f"system/{gpu}_clock_limits")]
+    keys = [f"system/{gpu}_clock_limits" for gpu in gpus]
+    masks = [sample.values[key] for sample in inside for key in keys if key in sample.values]
     counts = Counter(name for mask in masks for bit, name in THROTTLES.items() if int(mask) & bit)
     joules, trouble = _joules(samples, window, ranges_joules)
     metrics, missing = _values(inside, gpus), dict[str, str]()
@@ -109,23 +108,6 @@ def summarise(
         {f"{window.prefix}{name}": reason for name, reason in missing.items()},
         {name: count / len(masks) for name, count in sorted(counts.items())},
     )
-
-
-def is_steady(samples: Sequence[Sample], gpus: Sequence[str]) -> bool:
-    """Return whether clock and temperature of all GPUs were steady in the last second."""
-    since = samples[-1].time_seconds - STEADY_SECONDS if samples else 0.0
-    before = [sample for sample in samples if sample.time_seconds <= since]
-    recent = [*before[-1:], *(sample for sample in samples if sample.time_seconds > since)]
-    if not before:
-        return False
-    for gpu in gpus:
-        clocks = _readings(recent, f"system/{gpu}_clock_megahertz")
-        celsius = _readings(recent, f"system/{gpu}_temperature_celsius")
-        if clocks and max(clocks) - min(clocks) > CLOCK_BAND * max(clocks):
-            return False
-        if celsius and max(celsius) - min(celsius) > CELSIUS_BAND:
-            return False
-    return True
 
 
 def _joules(
@@ -183,7 +165,3 @@ def _series(
     steps = np.diff(joules)
     steps[steps < 0] += range_joules
     return seconds, np.concatenate([[0.0], np.cumsum(steps)])
-
-
-def _readings(samples: Sequence[Sample], key: str) -> list[float]:
-    return [sample.values[key] for sample in samples if key in sample.values]

@@ -189,7 +189,20 @@ def describe_environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str
         for column in (*ENVIRONMENT_COLUMNS, *shown):
             if texts := _distinct(inside, column):
                 environments[level][column.split(".", 1)[-1]] = ", ".join(texts)
+        for phase in ("inference", "train"):
+            if text := _warm_up(inside, phase):
+                environments[level][f"warm-up of the GPU, {phase}"] = text
     return environments
+
+
+def _warm_up(frame: pd.DataFrame, phase: str) -> str:
+    """Return how long a phase was warmed up on a GPU, and the runs by the reason of its end."""
+    tag, metric = f"tags.warmup.{phase}", f"check/{phase}_warmup_seconds"
+    if not {tag, metric} <= {*frame.columns} or not frame[tag].notna().any():
+        return ""
+    seconds, reasons = numbers(frame, metric), frame[tag].value_counts()
+    ended = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
+    return f"{np.nanmin(seconds):.1f} to {np.nanmax(seconds):.1f} s: {ended}"
 
 
 def conditions(frame: pd.DataFrame, varied: Iterable[str]) -> dict[str, str]:

@@ -118,8 +118,8 @@ def _infer(
                 framework.synchronise()
                 yield partial(framework.infer, network, batch.inputs)
 
-        def check_logits(logits: Array) -> None:
-            count_step(budget.warm_up, peaks)
+        def check_logits(logits: Array, seconds: float) -> None:
+            count_step(seconds, budget.warm_up, peaks)
             if logits.shape != expected:  # the timed work has to be the requested work
                 raise EvenhandError(
                     ErrorCode.INVALID_VALUE,
