@@ -1,6 +1,6 @@
 """Parity gate: in float64, from the same weights, the same function, training and dropout.
 
-`python -m models.parity FRAMEWORK OUT.npz JSON` computes one side in a separate process.
+`python -m models.parity FRAMEWORK FOLDER JSON` computes one side in a separate process.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ DRAWS, CHANCE = 2**20, 1e-9
 # both sides. Those that are zero by the mathematics, of the bias of the keys in self-attention,
 # were measured at 8e-22 to 3e-19; the smallest of the others of these networks at 1e-6.
 ROUNDING = 1e-12
+COMPUTED, PROGRESS_SECONDS = ".npz", 0.5
 LAYER = "layer/"  # prefix of values that are compared only to name a layer
 
 
@@ -285,7 +285,7 @@ def layers_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def gate(
-    request: ParityRequest,
+    requests: Sequence[ParityRequest],
     sides: Sequence[str | Side],
     *,
     at_once: int = 2,
@@ -293,76 +293,92 @@ def gate(
     progress: Callable[[int, int], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> list[Row]:
-    """Compare each side with the first, each computed in a separate process.
+    """Compare each side with the first; one process of each side computes all requests.
 
     Args:
-        request: computation of each side.
+        requests: computations of each side.
         sides: the reference, then the others.
         at_once: number of processes.
         threads: of each process.
-        progress: called as `progress(done, total)` after each.
+        progress: called twice a second as `progress(done, total)`, of computations.
         environment: of the processes, such as the GPU that they use; by default this one's.
 
     Returns:
-        Rows of all sides but the first; a difference is a row that is not `equal`.
+        Rows of each request for all sides but the first; a difference is a row that is not `equal`.
 
     Raises:
         ModelError: if a framework is missing or its process fails.
         EvenhandError: if a signal ends its process.
     """
-    models.spec(request.model)
+    for request in requests:
+        models.spec(request.model)
     all_sides = list(map(side_of, sides))
     for side in all_sides:
         if not side.python and (reason := missing(side.framework)):
             raise ModelError(ErrorCode.NOT_INSTALLED, reason)
-    done = count(1)
-
-    def compute_side(side: Side) -> dict[str, Array]:
-        result = compute_in_process(request, side, threads, environment)
-        if progress:
-            progress(next(done), len(all_sides))
-        return result
-
-    with ThreadPoolExecutor(at_once) as pool:
-        results = list(pool.map(compute_side, all_sides))
-    first, rows = all_sides[0], list[Row]()
-    for side, result in zip(all_sides[1:], results[1:], strict=True):
-        is_float32 = "float32" in (first.precision, side.precision)
-        precision = "float32" if is_float32 else "float64"
-        rows += judge(request.model, (str(first), results[0]), (str(side), result), precision)
-    return [replace(row, device=request.device) for row in rows]
+    first, *others = all_sides
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as pool:
+        folders = [Path(folder, str(number)) for number in range(len(all_sides))]
+        computing = [
+            pool.submit(compute_in_process, requests, side, place, threads, environment)
+            for side, place in zip(all_sides, folders, strict=True)
+        ]
+        while progress and wait(computing, timeout=PROGRESS_SECONDS).not_done:
+            done = sum(1 for _ in Path(folder).glob(f"*/*{COMPUTED}"))
+            progress(done, len(requests) * len(all_sides))
+        reference, *results = [side.result() for side in computing]
+    rows = list[Row]()
+    for at, request in enumerate(requests):
+        for side, result in zip(others, results, strict=True):
+            is_float32 = "float32" in (first.precision, side.precision)
+            precision = "float32" if is_float32 else "float64"
+            pair = (str(first), reference[at]), (str(side), result[at])
+            judged = judge(request.model, *pair, precision)
+            rows += [replace(row, device=request.device) for row in judged]
+    return rows
 
 
 def compute_in_process(
-    request: ParityRequest,
+    requests: Sequence[ParityRequest],
     side: Side,
+    folder: Path,
     threads: int = 1,
     environment: Mapping[str, str] | None = None,
-) -> dict[str, Array]:
-    """Return the result of `compute` by a separate process.
+) -> list[dict[str, Array]]:
+    """Return the results of `compute` by a separate process, which writes them into a folder.
+
+    Args:
+        requests: computations on one device.
+        side: that computes them.
+        folder: is made, and gets a file of each result once it is computed.
+        threads: of the process.
+        environment: of the process; by default that of its device.
 
     Raises:
         ModelError: if it fails; its last frames are named.
         EvenhandError: if a signal ends it.
     """
-    variables = environment or frameworks.environment_on(request.device, os.environ)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "computed.npz"
-        inputs = {"request": asdict(request), "side": asdict(side), "threads": threads}
-        python = side.python or sys.executable
-        command = [python, "-m", "models.parity", side.framework, str(out), json.dumps(inputs)]
-        root = Path(__file__).parents[1]
-        result = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
+    variables = environment or frameworks.environment_on(requests[0].device, os.environ)
+    folder.mkdir()
+    inputs = {"requests": list(map(asdict, requests)), "side": asdict(side), "threads": threads}
+    python = side.python or sys.executable
+    command = [python, "-m", "models.parity", side.framework, str(folder), json.dumps(inputs)]
+    root = Path(__file__).parents[1]
+    result = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
+    arrays = list[dict[str, Array]]()
+    for number, request in enumerate(requests):
+        path = folder / f"{number}{COMPUTED}"
         # the user's code may end the process with exit code 0
-        if result.returncode or not out.is_file():
+        if not path.is_file():
             kind = EvenhandError if result.returncode < 0 else ModelError  # a signal ended it
             raise kind(
                 ErrorCode.CHILD_FAILED,
                 f"parity of {request.model}: {side} exited with {result.returncode}: "
                 f"{last_lines(result.stderr)}",
             )
-        with np.load(out, allow_pickle=False) as arrays:
-            return dict(arrays)
+        with np.load(path, allow_pickle=False) as loaded:
+            arrays.append(dict(loaded))
+    return arrays
 
 
 def _trained(
@@ -471,20 +487,24 @@ def _relative_l2(reference: Array | None, other: Array | None) -> float:
 
 def main(out: str, text: str) -> int:
     inputs = json.loads(text)
-    rules = tuple(OptimizerConfig(**values) for values in inputs["request"].pop("rules"))
-    request = ParityRequest(**inputs["request"], rules=rules)
-    try:
-        arrays = compute(request, Side(**inputs["side"]), inputs["threads"])
-    except ModelError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except Exception as error:
-        if request.model not in own.folders():
-            raise
-        print(own.fault(request.model, error), file=sys.stderr)
-        return 2
-    with Path(out).open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    side = Side(**inputs["side"])
+    for number, values in enumerate(inputs["requests"]):
+        rules = tuple(OptimizerConfig(**rule) for rule in values.pop("rules"))
+        request = ParityRequest(**values, rules=rules)
+        try:
+            arrays = compute(request, side, inputs["threads"])
+        except ModelError as error:
+            print(error, file=sys.stderr)
+            return 2
+        except Exception as error:
+            if request.model not in own.folders():
+                raise
+            print(own.fault(request.model, error), file=sys.stderr)
+            return 2
+        path = Path(out, f"{number}{COMPUTED}")
+        with path.with_suffix(".part").open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+        path.with_suffix(".part").replace(path)
     return 0
 
 

@@ -75,7 +75,8 @@ def test_proofs_depend_on_its_code() -> None:
     ],
 )
 def test_wrong_entry_point_is_one_line(tmp_path: Path, value: str, reason: str) -> None:
-    task = {"request": {"model": "lenet", "rules": []}, "side": {"framework": "toy"}, "threads": 1}
+    requests = [{"model": "lenet", "rules": []}]
+    task = {"requests": requests, "side": {"framework": "toy"}, "threads": 1}
     words = ("-m", "models.parity", "toy", str(tmp_path / "out"), json.dumps(task))
     done = python(*words, path=plugin(tmp_path, value))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

@@ -77,7 +77,7 @@ def run(settings: Parity, display: Display) -> int:
         request = ParityRequest(name, rules, settings.full, settings.seed, device)
         try:
             at_once = 1 if settings.full else 2
-            rows += gate(request, sides, at_once=at_once, environment=environment)
+            rows += gate([request], sides, at_once=at_once, environment=environment)
         except ModelError as error:
             failed.append(str(error))
     troubles = [*parity_cache.differences(rows), *failed]

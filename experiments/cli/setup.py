@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,11 +50,13 @@ def make(settings: Setup, display: Display) -> bool:
         python = virtual_environments.python_of(place)
         display.step(f"check on {device}", 0, None)
         try:
-            parity.compute_in_process(
-                ParityRequest(NETWORK, device=device),
-                Side(name, python=python),
-                environment=devices.environment_on(device, os.environ),
-            )
+            with tempfile.TemporaryDirectory() as folder:
+                parity.compute_in_process(
+                    [ParityRequest(NETWORK, device=device)],
+                    Side(name, python=python),
+                    Path(folder, name),
+                    environment=devices.environment_on(device, os.environ),
+                )
         except ModelError as error:
             failed.append(str(error))
             continue

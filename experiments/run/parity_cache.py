@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -24,33 +25,50 @@ FOLLOWS = frozenset({"loss", "gradient", "step", "statistics", "place"})
 
 
 def rows(
-    request: ParityRequest, sides: Sequence[str | Side], cache: Path, progress: Progress
+    requests: Sequence[ParityRequest],
+    sides: Sequence[str | Side],
+    cache: Path,
+    progress: Progress,
 ) -> list[Row]:
     """Return every side compared with the first, as `models.parity.gate` judges.
 
-    Results of the same code are read from the cache.
+    Results of the same code are read from the cache; one process of each side computes the others.
+
+    Args:
+        requests: Of different models, on one device.
+        sides: The reference, then the others.
+        cache: Folder of the results.
+        progress: Called while sides compute.
 
     Raises:
-        UsageError: If a side cannot compute the model at all.
+        UsageError: If a side cannot compute a model at all.
     """
     reference, *others = map(side_of, sides)
-    # of two campaigns at once, one proves and the other reads
-    with hold_lock(cache / "parity" / f"{request.model}.lock"):
-        files = {side: _file(request, reference, side, cache) for side in others}
-        results = {side: _read(file) for side, file in files.items()}
-        missing = [side for side in others if not results[side]]
-        if missing:
-            progress("parity", 0, len(missing) + 1)
-            judged = gate(
-                request,
-                [reference, *missing],
+    with ExitStack() as locks:
+        # of two campaigns at once, one proves and the other reads
+        for name in sorted(request.model for request in requests):
+            locks.enter_context(hold_lock(cache / "parity" / f"{name}.lock"))
+        files = {
+            (request.model, str(side)): _file(request, reference, side, cache)
+            for request in requests
+            for side in others
+        }
+        results = {pair: _read(file) for pair, file in files.items()}
+        unknown = [pair for pair, found in results.items() if not found]
+        if unknown:
+            models, names = map(set, zip(*unknown, strict=True))
+            to_prove = [request for request in requests if request.model in models]
+            proven = gate(
+                to_prove,
+                [reference, *(side for side in others if str(side) in names)],
                 progress=lambda done, of: progress("parity", done, of),
-                environment=devices.environment_on(request.device, os.environ),
+                environment=devices.environment_on(requests[0].device, os.environ),
             )
-        for side in missing:
-            results[side] = [row for row in judged if row.framework == str(side)]
-            replace_text(files[side], as_json(results[side]))
-    return [row for side in others for row in results[side]]
+        for model, name in unknown:
+            found = [row for row in proven if (row.model, row.framework) == (model, name)]
+            results[model, name] = found
+            replace_text(files[model, name], as_json(found))
+    return [row for found in results.values() for row in found]
 
 
 def differences(rows: Sequence[Row]) -> list[str]:

@@ -267,12 +267,15 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     module, settings, compared = prepared.module, prepared.settings, prepared.plan.treatments
     optimizers, proof_devices = training_rules(settings, compared), _proof_devices(settings)
     all_rows = list[Row]()
+    models_by_sides: dict[tuple[Side, ...], list[str]] = {}
     for model in models_to_prove(prepared.study, settings):
-        sides = _sides(module, settings, compared, model)
-        display.begin(f"parity of {model}")
+        sides = tuple(_sides(module, settings, compared, model))
+        models_by_sides.setdefault(sides, []).append(model)
+    for sides, names in models_by_sides.items():
+        display.begin(f"parity of {', '.join(names)}")
         for device in proof_devices:
-            request = ParityRequest(model, optimizers, device=device)
-            all_rows += parity_cache.rows(request, sides, Path(settings.cache), display.step)
+            requests = [ParityRequest(name, optimizers, device=device) for name in names]
+            all_rows += parity_cache.rows(requests, sides, Path(settings.cache), display.step)
     if not all_rows:
         return prepared
     different = parity_cache.differences(all_rows)

@@ -109,7 +109,7 @@ def test_networks_are_equal(model: str) -> None:
     sides = [name for name in FRAMEWORKS if not frameworks.missing(name)]
     sides.remove("pytorch+compile") if not CARDS else None
     environment = devices.environment_on(DEVICE, os.environ)
-    rows = parity.gate(parity.ParityRequest(model, device=DEVICE), sides, environment=environment)
+    rows = parity.gate([parity.ParityRequest(model, device=DEVICE)], sides, environment=environment)
     assert rows
     assert not [row for row in rows if not row.equal]
 

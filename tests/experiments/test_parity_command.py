@@ -114,8 +114,12 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Mapping[str, str]
     calls: list[tuple[str, Mapping[str, str]]] = []
 
     def gate(
-        request: ParityRequest, sides: list[Side], environment: Mapping[str, str], **_: object
+        requests: list[ParityRequest],
+        sides: list[Side],
+        environment: Mapping[str, str],
+        **_: object,
     ) -> list[Row]:
+        (request,) = requests
         calls.append((request.device, environment))
         values = ("x", 0.0, 0.0)
         return [
@@ -173,7 +177,7 @@ def test_other_code_and_other_devices_are_judged_again(
         proofs.clear()
         for device in devices:
             request = ParityRequest("lenet", device=device)
-            rows = parity_cache.rows(request, ["a", "b"], tmp_path, lambda *_: None)
+            rows = parity_cache.rows([request], ["a", "b"], tmp_path, lambda *_: None)
             assert [row.quantity for row in rows] == list(QUANTITIES)
         return [device for device, _ in proofs]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -97,9 +98,10 @@ def side(framework: str, model: str) -> dict[str, Array]:
     """Return a side of the parity gate; skip the test without the framework."""
     if reason := missing(framework):
         pytest.skip(reason)
-    with forked_processes():
-        request = parity.ParityRequest(model)
-        return parity.compute_in_process(request, parity.Side(framework))
+    with forked_processes(), TemporaryDirectory() as folder:
+        requests, side = [parity.ParityRequest(model)], parity.Side(framework)
+        (arrays,) = parity.compute_in_process(requests, side, Path(folder, "computed"))
+        return arrays
 
 
 @cache

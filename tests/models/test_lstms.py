@@ -153,7 +153,7 @@ WRONG_SLOPES = {
 def test_gate_refuses_wrong_slopes_only() -> None:
     sides = [Side("pytorch", (("lstm", "cells"),)), Side("tensorflow", (("lstm", "scan"),))]
     blocks = [Side("tensorflow", (("lstm", name),), "float32") for name in ("block", "block-v2")]
-    rows = parity.gate(ParityRequest("deepspeech2"), [*sides, *blocks])
+    rows = parity.gate([ParityRequest("deepspeech2")], [*sides, *blocks])
     assert {(row.framework, row.quantity) for row in rows if not row.equal} == WRONG_SLOPES
     assert {row.framework for row in rows} == {
         "tensorflow, lstm=scan",

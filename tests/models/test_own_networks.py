@@ -95,7 +95,7 @@ def test_example_keeps_the_contract() -> None:
     name = own.add(EXAMPLE)
     check_sizes(name, (53_482, 0))
     check_initial_weights(name)
-    rows = gate(ParityRequest(name), ("pytorch", "tensorflow", "keras-torch"))
+    rows = gate([ParityRequest(name)], ("pytorch", "tensorflow", "keras-torch"))
     assert all(row.equal for row in rows)
 
 
@@ -134,7 +134,7 @@ def test_model_written_earlier_is_equal_and_warned_about() -> None:
     name = own.add(WRITTEN_EARLIER)
     with pytest.warns(FutureWarning, match="parameters"):
         assert models.spec(name).Spec().shapes().parameters == (5_418, 0)
-    rows = gate(ParityRequest(name), ["pytorch", "keras-torch"])
+    rows = gate([ParityRequest(name)], ["pytorch", "keras-torch"])
     assert all(row.equal for row in rows)
 
 
@@ -164,7 +164,7 @@ def test_first_different_layer_is_named(
     framework: str, right: str, wrong: str, layer: str, behind: str, tmp_path: Path
 ) -> None:
     request = request_with_fault(tmp_path / EXAMPLE.name, "keras.py", right, wrong)
-    rows = gate(request, ["pytorch", framework])
+    rows = gate([request], ["pytorch", framework])
     (forward,) = (row for row in rows if row.quantity == "forward")
     assert (forward.equal, forward.layer, forward.behind) == (False, layer, behind)
 
@@ -184,7 +184,7 @@ def test_network_that_cannot_run_is_one_line(
     """A process that is killed is no wrong call."""
     request = request_with_fault(tmp_path / EXAMPLE.name, "pytorch.py", right, wrong)
     with pytest.raises(EvenhandError) as refused:
-        gate(request, ["pytorch"])
+        gate([request], ["pytorch"])
     assert refused.value.code is ErrorCode.CHILD_FAILED
     assert isinstance(refused.value, UsageError) == is_wrong_call
     assert place in str(refused.value)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from models.contract import ErrorCode, ModelError
 from models.errors import last_lines
 from models.parity import ParityRequest, Side
 from tests.conftest import ROOT
-from tests.models.children import run_in
+from tests.models.children import forked_processes, run_in, side
 from tests.models.planted_faults import FAULTS, FRAMEWORK
 
 MODULE = "tests.models.planted_faults"
@@ -127,9 +129,40 @@ def test_weights_are_moved_in_proportion() -> None:
 
 @pytest.mark.usefixtures("toy_installed")
 def test_gate_computes_each_side_in_a_process() -> None:
-    rows = parity.gate(ParityRequest("caption_decoder"), ["toy", "toy+twin"])
+    rows = parity.gate([ParityRequest("caption_decoder")], ["toy", "toy+twin"])
     assert [row.quantity for row in rows] == list(parity.QUANTITIES)
     assert all(row.error == 0 for row in rows)  # the same program: the same bits
+
+
+@pytest.mark.usefixtures("toy_installed")
+def test_one_process_of_a_side_computes_all_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, seen = list[str](), list[tuple[int, int]]()
+    run = subprocess.run
+
+    def counted(command: list[str], **options: Any) -> Any:
+        ran.append(command[3])
+        return run(command, **options)
+
+    monkeypatch.setattr(parity, "subprocess", SimpleNamespace(run=counted))
+    names = ["caption_decoder", "lenet"]
+    requests = [ParityRequest(name) for name in names]
+    rows = parity.gate(requests, ["toy", "toy+twin"], progress=lambda *at: seen.append(at))
+    assert sorted(ran) == ["toy", "toy+twin"]
+    assert [row.model for row in rows[:: len(parity.QUANTITIES)]] == names
+    assert all(row.error == 0 for row in rows)
+    assert {of for _, of in seen} == {4}
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "keras-torch"])
+def test_networks_of_one_process_are_those_of_several(framework: str, tmp_path: Path) -> None:
+    names = ("caption_decoder", "gnmt", "lenet")
+    requests = [ParityRequest(name) for name in names]
+    with forked_processes():
+        together = parity.compute_in_process(requests, Side(framework), tmp_path / "computed")
+    for name, arrays in zip(names, together, strict=True):
+        (reference, alone), other = (framework, side(framework, name)), (framework, arrays)
+        rows = parity.judge(name, (reference, alone), other)
+        assert all(row.error <= 1e-3 * row.limit for row in rows if row.quantity != "dropout")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +170,7 @@ def test_gate_computes_each_side_in_a_process() -> None:
 )
 def test_unknown_names_are_refused(model: str, framework: str) -> None:
     with pytest.raises(ModelError, match="did you mean") as refused:
-        parity.gate(ParityRequest(model), [framework])
+        parity.gate([ParityRequest(model)], [framework])
     assert refused.value.code is ErrorCode.UNKNOWN_NAME
 
 
@@ -161,7 +194,7 @@ def test_processes_have_the_variables_of_their_device(
 
     def variables(device: str, environment: dict[str, str] | None = None) -> str:
         with pytest.raises(ModelError) as error:
-            parity.gate(ParityRequest("lenet", device=device), [side], environment=environment)
+            parity.gate([ParityRequest("lenet", device=device)], [side], environment=environment)
         return str(error.value).split()[-1]
 
     assert [variables("cpu"), variables("cuda")] == ["2,1,-", "2,1,false"]

@@ -217,5 +217,5 @@ def test_nonsense_sizes_are_refused(model: str, wrong: dict[str, Any]) -> None:
 def test_whole_networks_pass_the_gate(model: str) -> None:
     request, sides = parity.ParityRequest(model, full=True), ["pytorch", "tensorflow"]
     with forked_processes():
-        rows = parity.gate(request, sides, at_once=1, threads=2)
+        rows = parity.gate([request], sides, at_once=1, threads=2)
     assert not [row for row in rows if not row.equal]
