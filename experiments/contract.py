@@ -33,6 +33,8 @@ else:  # studies annotate with it; importing it would import pandas
 NO_DEVICE = "no_device"
 # Result of a check: the device that its framework sees, if it opened `auto`.
 DEVICE = "device"
+# Results of a check: seconds of a training step, and of a request with making its inputs.
+STEP_SECONDS, REQUEST_SECONDS = "check.step_seconds", "check.request_seconds"
 # Tag of a cell: processes of its program that had to be ended.
 OUTLIVED = "outlived"
 Progress = Callable[[str, int, int | None], None]
@@ -105,7 +107,7 @@ class Study:
 
     name: of its file. settings: the user's. workload: the folder with its stages.
     presets: `demo` and others; every study also has `smoke`, a run of
-    the smallest size without a verdict.
+    the smallest size without a verdict. demo_on_gpu: values of `demo` where all cells run on a GPU.
     models: the networks that a campaign measures; the parity gate proves them equal.
     outcomes: judged metrics, in the order of the report; primary: one to three of them.
     factor: the compared setting. baseline: its level that others are judged against; None: the
@@ -129,6 +131,7 @@ class Study:
     workload: str
     settings: type[CampaignSettings]
     presets: Mapping[str, Mapping[str, Any]]
+    demo_on_gpu: Mapping[str, Any] = field(default_factory=dict)
     models: Callable[[Any], tuple[str, ...]]
     outcomes: tuple[Outcome, ...]
     primary: tuple[str, ...]
@@ -153,7 +156,7 @@ class Study:
         """Refuse a study that names settings or outcomes that do not exist."""
         offered = {field.name for field in for_users(self.settings)}
         of_cells = offered | parameter_names(self.settings) | {"framework"}
-        for preset, values in self.presets.items():
+        for preset, values in {**self.presets, "demo on a GPU": self.demo_on_gpu}.items():
             self._refuse_unknown(f"preset {preset}", values.keys() - offered)
         if "demo" not in self.presets:
             raise TypeError(f"study {self.name} has no preset 'demo'")

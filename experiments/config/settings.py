@@ -539,6 +539,16 @@ class ModelSettings(TrainingSettings):
         maximum=MAX_STEPS,
         group="training",
     )
+    phase_seconds: float = setting(
+        0.0,
+        "on a GPU: a new campaign has more epochs and requests, for all frameworks alike, until "
+        "training and requests last as long in the fastest; 0: as set",
+        minimum=0,
+        maximum=3_600,
+        group="training",
+        advanced=True,
+        searchable=False,
+    )
     inference_batch_sizes: tuple[int, ...] = setting(
         (1, 64), "images a request", minimum=1, maximum=MAX_ROWS, group="inference"
     )

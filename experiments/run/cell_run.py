@@ -461,12 +461,15 @@ def distinguishing_settings(
 ) -> str:
     """Return the first settings that differ from the preset's, for the name of a run."""
     module = studies.load(study)
-    preset = parse(module.settings, module.presets, {"preset": settings.preset})
+    presets = studies.presets_on(module, devices.resolve_all(settings))
+    preset = parse(module.settings, presets, {"preset": settings.preset})
     shared = as_text(CampaignSettings())  # the study's own settings come first
     before, now = as_text(preset), as_text(settings)
     length = "steps_per_epoch"
     if now.get("training_seconds", "0") != "0" and int(now[length]) in choices(int(before[length])):
         left_out = {*left_out, length}  # chosen, not set
+    if now.get("phase_seconds", "0") != "0":
+        left_out = {*left_out, "epochs", "inference_requests"}
     texts = [
         _short_setting(name, now[name])
         for name in sorted(now, key=lambda name: name in shared)

@@ -15,7 +15,7 @@ from experiments import studies, workloads
 from experiments.cell import timing
 from experiments.config import devices, interpreters, shell, variation
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings, ModelSettings
 from experiments.contract import DEVICE, AnyCell, Node, Study, Treatment
 from experiments.planning import treatments
 from experiments.planning.length import LENGTH
@@ -130,11 +130,17 @@ def _on_cpu(
 
 def choose_length(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
     """Return the campaign with the length of training that its checks have timed, if it has one."""
+    settings, scaling = prepared.settings, prepared.module.scaling
     shortened = workloads.load(prepared.module.workload).shortened
     varied = {name for treatment in prepared.plan.treatments for name in treatment.settings}
-    if not shortened or varied & {"batch_size", *LENGTH}:
+    if not scaling or varied & {"batch_size", "inference_requests", *LENGTH}:
         return prepared
-    settings = shortened(prepared.settings, prepared.data, prepared.findings)
+    if shortened:
+        settings = shortened(settings, prepared.data, prepared.findings)
+    is_on_gpu = CPU not in devices.resolve_all(settings)
+    if isinstance(settings, ModelSettings) and settings.phase_seconds and is_on_gpu:
+        examples = prepared.data.dataset.counts[scaling.examples]
+        settings = steps.lengthened(settings, examples, prepared.findings)
     return replace(prepared, settings=settings)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from experiments.config import devices, interpreters
@@ -21,6 +21,8 @@ from tracking.errors import ErrorCode, UsageError, suggestion
 
 # Settings whose value in a preset is meant for cells on a CPU.
 CPU_ONLY = frozenset({"threads", "malloc", "pairing"})
+# Settings that `phase_seconds` makes larger.
+LENGTH_OF_PHASES = frozenset({"epochs", "steps_per_epoch", "inference_requests"})
 
 
 def available() -> list[str]:
@@ -48,21 +50,27 @@ def parse_settings(study: Study, options: Mapping[str, str]) -> CampaignSettings
         UsageError: For the first mistake, and for a device that this machine lacks.
     """
     settings: CampaignSettings = parse(study.settings, study.presets, options)
-    on_cpu = CPU in devices.resolve_all(settings)
-    presets = study.presets if on_cpu else presets_of_accelerator(study.presets)
+    presets = presets_on(study, devices.resolve_all(settings))
+    if not LENGTH_OF_PHASES.isdisjoint(options):  # who sets a length gets it
+        presets["demo"] = {k: v for k, v in presets["demo"].items() if k != "phase_seconds"}
     # levels have environments of their own, and a resumed campaign those that it began with
     of_folder = {} if settings.levels or settings.resume else interpreters.read_setup()
     return parse(study.settings, presets, options, of_folder)
 
 
-def presets_of_accelerator(
-    presets: Mapping[str, Mapping[str, Any]],
-) -> dict[str, dict[str, Any]]:
-    """Return presets without what makes cells on a CPU steady: a GPU then waits for the host."""
-    return {
-        preset: {name: value for name, value in values.items() if name not in CPU_ONLY}
-        for preset, values in presets.items()
-    }
+def presets_on(study: Study, used: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the presets of a study on the devices that its cells use.
+
+    On a GPU they are without what makes cells on a CPU steady: it would wait for the host.
+    """
+    presets = {preset: dict(values) for preset, values in study.presets.items()}
+    if CPU in used:
+        return presets
+    for values in presets.values():
+        for name in CPU_ONLY:
+            values.pop(name, None)
+    presets["demo"] |= study.demo_on_gpu
+    return presets
 
 
 def poolable_names() -> tuple[str, ...]:

@@ -160,6 +160,7 @@ STUDY = Study(
     settings=Settings,
     models=lambda _: ("caption_decoder",),
     scaling=Scaling("training_captions"),
+    demo_on_gpu={"phase_seconds": 2.0},
     presets={
         "demo": {
             "weights": "random",

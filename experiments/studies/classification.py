@@ -113,6 +113,7 @@ STUDY = Study(
     treatments=treatments,
     strata=lambda settings: ("input",) if len(settings.input) > 1 else (),
     scaling=Scaling("training images"),
+    demo_on_gpu={"phase_seconds": 2.0},
     presets={
         "demo": {
             "epochs": 3,

@@ -120,6 +120,7 @@ STUDY = Study(
     treatments=treatments,
     strata=lambda _: ("model", "image_size", "batch_size"),
     grows_with="batch_size",
+    demo_on_gpu={"seconds": 2.0},
     presets={
         "demo": {"batch_sizes": (1, 32), "blocks": 6},
         "paper": {

@@ -182,6 +182,7 @@ STUDY = Study(
     strata=lambda _: ("model",),
     side=side,
     also=also,
+    demo_on_gpu={"steps": 500},
     presets={
         "demo": {
             "models": ("gnmt", "deepspeech2", "tacotron2"),

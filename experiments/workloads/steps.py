@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from experiments.config import devices
 from experiments.config.settings import CampaignSettings, ModelSettings
+from experiments.contract import REQUEST_SECONDS, STEP_SECONDS
 from tracking.errors import ErrorCode, UsageError
 
-# Finding of a framework's check: seconds of a training step.
-STEP_SECONDS = "check.step_seconds"
 # Of the steps of an epoch. They are few, so that campaigns of one machine have the same.
 SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)
 
@@ -15,6 +18,30 @@ SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)
 def choices(most: int) -> list[int]:
     """Return the steps of an epoch from which a training is shortened, the most first."""
     return [max(1, int(share * most)) for share in SHARES]
+
+
+def lengthened(
+    settings: ModelSettings, examples: int, findings: Sequence[Mapping[str, str]]
+) -> ModelSettings:
+    """Return the settings with as many epochs and requests as take the fastest `phase_seconds`.
+
+    They are doubled until it does, so that campaigns of one machine have the same.
+
+    Args:
+        settings: Settings of a campaign on a GPU.
+        examples: Number of training examples.
+        findings: Of the checks of all frameworks.
+    """
+    steps = settings.steps_per_epoch or examples // settings.batch_size
+    needed = {}
+    for name, finding, count in (
+        ("epochs", STEP_SECONDS, settings.epochs * steps),
+        ("inference_requests", REQUEST_SECONDS, settings.inference_requests),
+    ):
+        if timed := [float(of[finding]) for of in findings if finding in of]:
+            doublings = math.ceil(math.log2(settings.phase_seconds / (count * min(timed))))
+            needed[name] = getattr(settings, name) * 2 ** max(0, doublings)
+    return replace(settings, **needed)
 
 
 def check(settings: ModelSettings, examples: int, what: str, data: str) -> None:

@@ -15,7 +15,7 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
 from experiments.cli.codes import NO_VERDICT
 from experiments.config import settings as settings_
-from experiments.contract import DatasetInfo, Prepared
+from experiments.contract import STEP_SECONDS, DatasetInfo, Prepared
 from experiments.studies import captioning, grid
 from experiments.workloads import steps
 from experiments.workloads.captioning import prepare
@@ -235,7 +235,7 @@ def test_slowest_framework_decides(
     """Take 8 epochs of 20 steps, and 10 s: a step of 80 ms leaves 15 steps to an epoch."""
     texts = {"preset": "demo", "training_seconds": "10", **changes}
     settings = settings_.parse(captioning.Settings, captioning.STUDY.presets, texts)
-    findings = [{steps.STEP_SECONDS: repr(each)} for each in seconds]
+    findings = [{STEP_SECONDS: repr(each)} for each in seconds]
     info = DatasetInfo("", "", "", {"training_captions": 680}, {})
     shorter = prepare.shortened(settings, Prepared(info, {}), findings)
     assert shorter.steps_per_epoch == expected

@@ -2,12 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from experiments import studies
 from experiments.cell import warm_up
+from experiments.contract import REQUEST_SECONDS, STEP_SECONDS
+from experiments.studies import classification
+from experiments.workloads import steps
 from models.devices import CUDA
 from tests.conftest import Place
 from tests.experiments.timing_agreement import FREELY, STEPPED, agreement
@@ -53,6 +57,7 @@ PRESETS = [
 def gpu(local_cells: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVENHAND_TOY_GPU", "1")
     monkeypatch.setattr(warm_up, "SHORTEST_SECONDS", 0.1)
+    monkeypatch.setattr(warm_up, "is_steady", lambda _: True)
     monkeypatch.setattr(provenance, "gpus", lambda: ["Simulated GPU (driver 1)"])
 
 
@@ -71,6 +76,8 @@ def measured(place: Place, study: str, **options: str) -> list[Any]:
 def test_preset_starts_and_ends_on_a_gpu(study: str, preset: str, place: Place) -> None:
     kind, instead = studies.load(study).settings, INSTEAD.get(preset, {})
     offered = {name: text for name, text in instead.items() if hasattr(kind, name)}
+    if preset == "demo" and hasattr(kind, "phase_seconds"):
+        offered["phase_seconds"] = "0.1"
     options = {"preset": preset, "frameworks": "toy,toy+twin", **SMALL[study], **offered}
     cells = measured(place, study, **options)
     assert {run.tags["outcome"] for run in cells} == {"ok"}
@@ -79,16 +86,49 @@ def test_preset_starts_and_ends_on_a_gpu(study: str, preset: str, place: Place) 
         assert expected.items() <= run.params.items()
         assert 1 <= int(run.params["window_steps"]) <= 10
         assert min(run.metrics[FREELY], run.metrics[STEPPED]) > 0
+    if study == "grid":  # on the way
+        (file,) = place.journal.rglob("comparison.json")
+        for facts in json.loads(file.read_text())["environment"].values():
+            for phase in ("inference", "train"):
+                text = facts[f"warm-up of the GPU, {phase}"]
+                assert re.fullmatch(r"\d\.\d to \d\.\d s: steady \(\d\)", text)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("gpu")
+def test_phases_of_a_demo_last_on_a_gpu(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = studies.load("lenet").presets["demo"]
+    costs = {name: {"step": 0.01, "infer": 0.004} for name in ("toy", "toy+twin")}
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(costs))
+    cells = measured(place, "lenet", frameworks="toy,toy+twin", data="digits")
+    doublings = [
+        {int(run.params[name]) / demo[name] for run in cells}
+        for name in ("epochs", "inference_requests")
+    ]
+    assert doublings == [{2}, {4}]
+    assert {run.name.count("epochs") for run in cells} == {0}
+
+
+def test_phases_are_lengthened_for_the_fastest_framework() -> None:
+    settings = replace(classification.Settings(), batch_size=10, phase_seconds=2.0)
+    findings = [
+        {STEP_SECONDS: "0.5", REQUEST_SECONDS: "0.003"},
+        {STEP_SECONDS: "0.001", REQUEST_SECONDS: "0.002"},
+    ]
+    longer = steps.lengthened(settings, 1_000, findings)  # 1 s and 0.2 s as set
+    assert (longer.epochs, longer.inference_requests) == (20, 1_600)
+    assert steps.lengthened(longer, 1_000, findings) == longer
+    assert steps.lengthened(settings, 1_000, []) == settings
 
 
 @pytest.mark.usefixtures("gpu")
-def test_report_says_how_the_gpu_was_warmed_up(place: Place) -> None:
-    measured(place, "grid", preset="smoke", frameworks="toy,toy+twin", **SMALL["grid"])
-    (file,) = place.journal.rglob("comparison.json")
-    for facts in json.loads(file.read_text())["environment"].values():
-        for phase in ("inference", "train"):
-            text = facts[f"warm-up of the GPU, {phase}"]
-            assert re.fullmatch(r"0\.\d to \d\.\d s: .*steady \(\d\).*", text)
+def test_a_users_length_is_not_changed() -> None:
+    study = studies.load("lenet")
+    parsed: list[Any] = [
+        studies.parse_settings(study, {"device": "cuda", **options})
+        for options in ({}, {"epochs": "3"}, {"inference_requests": "9", "phase_seconds": "1"})
+    ]
+    assert [settings.phase_seconds for settings in parsed] == [2.0, 0.0, 1.0]
 
 
 @pytest.mark.usefixtures("gpu")

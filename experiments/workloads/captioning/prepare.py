@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
+from experiments.contract import STEP_SECONDS, DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.datasets import captions, synthetic
 from experiments.datasets.captions import CaptionData
 from experiments.studies.captioning import Settings
@@ -154,7 +154,7 @@ def shortened(
         prepared: Its data.
         findings: Of the checks of all frameworks; without a time of a step nothing changes.
     """
-    seconds = [float(of[steps.STEP_SECONDS]) for of in findings if steps.STEP_SECONDS in of]
+    seconds = [float(of[STEP_SECONDS]) for of in findings if STEP_SECONDS in of]
     if settings.data == "synthetic" or not seconds:
         return settings
     examples = prepared.dataset.counts["training_captions"]

@@ -33,7 +33,7 @@ from tracking.errors import ErrorCode, EvenhandError
 
 # Order of the phases, of which some cells of a block have only one.
 PLACES = {"inference": 1, "train": 2}
-MAX_STEPS = 1_000  # of a phase
+MAX_STEPS = 20_000  # of a phase
 # Values of a phase, and their summary.
 Measured = tuple[Sequence[PhaseValues], dict[str, float]]
 
