@@ -28,7 +28,9 @@ from experiments.run.prepared import PreparedCampaign
 from experiments.workloads.command import environments
 from models import frameworks
 from models import own as own_models
+from models.devices import CPU
 from tracking import accounts, limits, plain
+from tracking.cpus import cpus
 from tracking.errors import ErrorCode, UsageError
 from tracking.sensors import load
 from tracking.store import Store
@@ -68,6 +70,7 @@ def prepare(
         partial(_observe_machine, load.take_snapshot()),
         preflight.check_folders,
         preflight.check_devices,
+        _warn_of_few_threads,
         *([preflight.choose_length] if is_new else []),
         _read_data_of_treatments,
         preflight.fit_windows,
@@ -111,6 +114,17 @@ def _observe_machine(
     device, workers = devices.resolve_all(settings)[0], settings.workers_of_a_cell
     machine = machine_state.observe(began, device, workers)
     return replace(prepared, machine=machine).with_data(machine.troubles)
+
+
+def _warn_of_few_threads(prepared: PreparedCampaign, _: Display) -> PreparedCampaign:
+    """Return the campaign with a warning if a GPU would wait for few threads of the host."""
+    settings = prepared.settings
+    usable = min(cpus().usable, len(devices.cpus_of_cells(settings)))
+    is_on_cpu = CPU in devices.resolve_all(settings)
+    if is_on_cpu or settings.on_cluster or not 0 < settings.threads < usable:
+        return prepared
+    text = f"threads={settings.threads} of {usable} CPUs: the GPU may wait for the host"
+    return prepared.with_data([f"{text}; threads=0 takes all"])
 
 
 def make_environments(settings: CampaignSettings, progress: Progress) -> None:

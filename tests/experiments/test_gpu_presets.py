@@ -16,6 +16,7 @@ from models.devices import CUDA
 from tests.conftest import Place
 from tests.experiments.timing_agreement import FREELY, STEPPED, agreement
 from tracking import provenance
+from tracking.cpus import cpus
 from tracking.store import Store
 
 QUICK = {"inference_requests": "3"}
@@ -136,6 +137,8 @@ def test_presets_of_a_gpu_leave_a_users_settings(place: Place) -> None:
     texts = {"frameworks": "toy", **CAPTIONS, "threads": "1", "window_steps": "3"}
     (cell,) = measured(place, "captioning", preset="smoke", **texts)
     assert (cell.params["threads"], cell.params["window_steps"]) == ("1", "3")
+    is_short = cpus().usable > 1
+    assert ("threads=1 of " in cell.tags.get("warnings", "")) == is_short
     (folder,) = place.journal.iterdir()
     freely, stepped = (cell.metrics[name] for name in (FREELY, STEPPED))
     assert agreement(folder) == {"toy": [freely / stepped]}
