@@ -124,3 +124,35 @@ def test_report_names_variants_that_were_compiled_otherwise() -> None:
     warnings = runs.eager_warnings({**levels, "pytorch": {}})
     assert [warning.code for warning in warnings] == [WarningCode.COMPILED_OTHERWISE] * 2
     assert ["against" in warnings[0].text, "in turns" in warnings[1].text] == [True, True]
+
+
+RATES = """
+import numpy as np, torch
+import models
+from models.contract import OptimizerConfig
+from models.frameworks import open_framework
+result, module = [], models.spec("lenet")
+for precision in ("float64", "float32"):
+    framework = open_framework(name, device="cpu", threads=1, precision=precision, seed=0)
+    for kind in ("adam", "sgd"):
+        kernel = f"_fused_{kind}_"
+        run, rng = getattr(torch, kernel), np.random.default_rng(0)
+        spec, batch = module.probe(rng)
+        network = framework.build("lenet", spec)
+        optimizer = framework.optimizer(network, OptimizerConfig(kind, 0.001))
+        def seen(*tensors, lr, **options):
+            result.append([precision, kind, str(getattr(lr, "dtype", type(lr).__name__))])
+            return run(*tensors, lr=lr, **options)
+        setattr(torch, kernel, seen)
+        framework.train_step(network, optimizer, batch)
+        setattr(torch, kernel, run)
+"""
+
+
+def test_learning_rate_is_one_that_kernels_of_a_gpu_read() -> None:
+    """They take a tensor's memory for float32, so a rate in float64 is a number."""
+    assert result_of("keras-torch", RATES) == [
+        [precision, kind, rate]
+        for precision, rate in (("float64", "float"), ("float32", "torch.float32"))
+        for kind in ("adam", "sgd")
+    ]

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from keras import config, ops, optimizers
 
+FLOAT32_BYTES = 4
+
 
 class OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
     """Optimizer whose `update_step` gets the result of `_shared` in place of the learning rate.
@@ -25,6 +27,8 @@ class OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
     ) -> None:
         rate = ops.cast(learning_rate, variables[0].dtype)
         if config.backend() == "torch":
+            # PyTorch's kernels for a GPU read a rate on the device as float32, whatever its type
+            rate = rate.item() if rate.dtype.itemsize > FLOAT32_BYTES else rate
             self._update_all(variables, list(gradients), rate)
         else:
             super()._backend_update_step(gradients, variables, self._shared(rate))
