@@ -18,7 +18,8 @@ from experiments.cell.lifetime import die_with_parent
 from experiments.cell.opening import opened
 from experiments.cell.output import Emitter
 from experiments.config import memory
-from experiments.contract import DEVICE, AnyCell, CellSpec
+from experiments.contract import DEVICE, AnyCell, CellSpec, Study
+from models.contract import Framework
 from models.errors import NoDevice, innermost_frames
 from tracking import clock, nvml
 from tracking.errors import EvenhandError
@@ -44,6 +45,8 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
             spec.path.mkdir(parents=True, exist_ok=True)
             versions = json.dumps(framework.versions(), indent=1)
             (spec.path / "environment.json").write_text(versions)
+            if getattr(spec.settings, "precision", "") == "bfloat16":
+                _build_all(spec, framework)
         name = f"{__package__}.{spec.workload}.{spec.stage}"
         if spec.stage != "check" or find_spec(name):  # opening the framework is a check, too
             stage = importlib.import_module(name)
@@ -65,6 +68,22 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
     return RunClosed(spec.run, clock.now_ms(), outcome, reason)
 
 
+def _build_all(spec: AnyCell, framework: Framework) -> None:
+    """Build the small version of every network: one that cannot be computed is refused."""
+    import numpy as np  # a command's process needs neither
+
+    import models
+
+    for name in _study(spec.study).models(spec.settings):
+        sizes, _ = models.spec(name).probe(np.random.default_rng(0))
+        framework.build(name, sizes)
+
+
+def _study(name: str) -> Study:
+    study: Study = importlib.import_module(f"experiments.studies.{name}").STUDY
+    return study
+
+
 def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:
     text = f"{type(error).__name__}: {error}"
     is_near_limit = memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
@@ -80,8 +99,7 @@ def main() -> int:
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     values = json.loads(sys.stdin.readline())
-    study = importlib.import_module(f"experiments.studies.{values['study']}").STUDY
-    spec: AnyCell = CellSpec.from_values(values, study.settings)
+    spec: AnyCell = CellSpec.from_values(values, _study(values["study"]).settings)
     if spec.clock:
         clock.CLOCK.origin = spec.clock
     if spec.cpus:  # before the framework counts them and starts its threads

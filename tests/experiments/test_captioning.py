@@ -355,3 +355,15 @@ def test_sequence_is_five_times_as_fast_as_prefix(framework: str, tmp_path: Path
     assert done.returncode == 0, done.stderr[-2_000:]
     ratio = float(done.stdout.rsplit("RATIO=", 1)[1])
     assert ratio >= 5, done.stdout
+
+
+@pytest.mark.slow
+def test_precision_that_this_cpu_cannot_compute_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    done = place.run(frameworks="pytorch", precision="bfloat16")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "pytorch: precision 'bfloat16'" in line
+    assert not list(place.journal.glob("*/cells/*"))

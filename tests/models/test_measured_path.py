@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from models.errors import ErrorCode, ModelError
 from models.frameworks import available, missing
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
-from tests.models.children import ROOT, result_of
+from tests.models.children import ROOT, result_of, run_python
 from tests.models.test_contract import QUICK, slow_unless
 
 PLAIN_LOOPS = ("pytorch", "tensorflow")
@@ -369,8 +370,17 @@ def test_pytorchs_switches_agree_with_the_older_ones() -> None:
 def test_bfloat16_lstms_are_refused_on_a_gpu() -> None:
     on_gpu, on_cpu, cells = measured("pytorch", AUTOCAST)
     assert on_gpu[0] == ErrorCode.UNSUPPORTED
-    assert "1 (nn.LSTM)" in on_gpu[1]
+    assert "1 (LSTM)" in on_gpu[1]
     assert (on_cpu, cells) == ("", "")
+
+
+def test_bfloat16_lstms_are_refused_on_a_cpu_that_cannot_compute_them() -> None:
+    """OneDNN then uses the instructions of an older CPU, which has none for bfloat16."""
+    script = f"import json\n{AUTOCAST}\nprint(json.dumps(result))"
+    done = run_python("-c", script, ONEDNN_MAX_CPU_ISA="AVX2")
+    _, (code, text), cells = json.loads(done.stdout)
+    assert (code, cells) == (ErrorCode.UNSUPPORTED, "")
+    assert "1 (LSTM)" in text
 
 
 def test_convolutions_use_onednn_or_pytorchs_kernels() -> None:

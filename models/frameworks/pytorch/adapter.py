@@ -285,18 +285,32 @@ class Adapter(TorchDevice, FrameworkOnDevice):
 
 
 def check_autocast(network: nn.Module, device: str) -> None:
-    """Raise ModelError for layers that autocast computes in another dtype than bfloat16.
+    """Raise ModelError for recurrent layers that autocast cannot compute in bfloat16.
 
-    On a GPU cuDNN's recurrent layers get float16 for any dtype (AutocastRNN.cpp: at::kHalf).
+    On a GPU cuDNN's get float16 for any dtype (AutocastRNN.cpp: at::kHalf). On a CPU without its
+    instructions oneDNN has no such LSTM, though it has other layers.
     """
     for name, module in network.named_modules():
-        if device != CPU and isinstance(module, nn.RNNBase):
-            kind = type(module).__name__
-            raise ModelError(
-                ErrorCode.UNSUPPORTED,
-                f"precision 'bfloat16': PyTorch computes {name or kind} (nn.{kind}) in float16 "
-                "on a GPU; use float32 or tf32",
-            )
+        if not isinstance(module, nn.RNNBase):
+            continue
+        layer, reason = f"{name or 'a layer'} ({module.mode})", ""
+        if device != CPU:
+            reason = f"PyTorch computes {layer} in float16 on a GPU; use float32 or tf32"
+        elif error := _mixed_error(module.mode):
+            reason = f"PyTorch cannot compute {layer} on this CPU ({error}); use float32"
+        if reason:
+            raise ModelError(ErrorCode.UNSUPPORTED, f"precision 'bfloat16': {reason}")
+
+
+def _mixed_error(mode: str) -> str:
+    """Return why a recurrent layer cannot be computed on the CPU; an empty text if it can."""
+    kind = {"LSTM": nn.LSTM, "GRU": nn.GRU}.get(mode, nn.RNN)
+    try:
+        with torch.random.fork_rng([]), torch.autocast(CPU, torch.bfloat16):
+            kind(1, 1)(torch.zeros(1, 1, 1))
+    except RuntimeError as error:
+        return str(error).partition(".")[0]
+    return ""
 
 
 def _set_mode(network: nn.Module, *, training: bool) -> None:
