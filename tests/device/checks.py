@@ -1,4 +1,4 @@
-"""Checks of one framework in one process: `python -m tests.device.checks FRAMEWORK DEVICE FILE`.
+"""Checks of one framework: `python -m tests.device.checks FRAMEWORK DEVICE FILE CHECK …`.
 
 Each check appends its figures to the file as a line of JSON: a timeout loses none of those before.
 A figure is its value, and the least and the most that it may be; None: no limit.
@@ -344,7 +344,7 @@ def run(name: str, device: str, check: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    framework, device, path = sys.argv[1:]
+    framework, device, path, *checks = sys.argv[1:]
     with Path(path).open("a", encoding="utf-8", buffering=1) as file:
-        for check in CHECKS:
+        for check in checks:
             print(json.dumps(run(framework, device, check), default=str), file=file)

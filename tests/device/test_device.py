@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -38,7 +39,8 @@ FIGURES = ROOT / "build" / "device.jsonl"
 CARDS = nvml.names()
 DEVICE = "cuda" if CARDS else "cpu"
 FRAMEWORKS = ("pytorch", "pytorch+compile", "tensorflow", "keras-torch", "keras-jax")
-CHECK_SECONDS = 300
+CHECK_SECONDS, GPU_SECONDS = 120, 240
+BEGAN = time.monotonic()
 GIB = 2**30
 
 pytestmark = [pytest.mark.device, pytest.mark.gpu]
@@ -48,7 +50,9 @@ Run = Callable[..., CellOutcome]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _begin_figures() -> None:
+def _begin_figures(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("lf") and FIGURES.is_file():
+        return  # the figures of the tests that are not repeated stay
     machine = {name: value for name, value in provenance.machine().items() if name != "host"}
     packages = provenance.packages(frameworks.distributions())
     head = {"device": DEVICE, "commit": provenance.commit(), "machine": machine}
@@ -56,18 +60,25 @@ def _begin_figures() -> None:
     FIGURES.write_text(json.dumps(head | {"packages": packages}, default=str) + "\n")
 
 
+@pytest.fixture(autouse=True)
+def _end_in_time() -> None:
+    if time.monotonic() - BEGAN > GPU_SECONDS and CARDS:
+        pytest.fail(f"{GPU_SECONDS} s are over; --last-failed runs the rest", pytrace=False)
+
+
 @cache
-def results(framework: str) -> dict[str, dict[str, Any]]:
-    """Run all checks of a framework in one process; a timeout ends those that are left."""
+def results(framework: str, checks: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Run checks of a framework in one process; a timeout ends those that are left."""
+    earlier = len(FIGURES.read_text().splitlines())
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(
-            [sys.executable, "-m", "tests.device.checks", framework, DEVICE, str(FIGURES)],
+            [sys.executable, "-m", "tests.device.checks", framework, DEVICE, str(FIGURES), *checks],
             cwd=ROOT,
             env=devices.environment_on(DEVICE, os.environ),
             stdout=subprocess.DEVNULL,
             timeout=CHECK_SECONDS,
         )
-    lines = list(map(json.loads, FIGURES.read_text().splitlines()))
+    lines = map(json.loads, FIGURES.read_text().splitlines()[earlier:])
     return {line["check"]: line for line in lines if line.get("framework") == framework}
 
 
@@ -78,11 +89,13 @@ def require(framework: str) -> None:
 
 @each_framework
 @pytest.mark.parametrize("name", CHECKS)
-def test_known_work(framework: str, name: str) -> None:
+def test_known_work(framework: str, name: str, request: pytest.FixtureRequest) -> None:
     require(framework)
     if framework == "pytorch+compile" and not CARDS:
         pytest.skip("compiles for a minute on a CPU")
-    line = results(framework).get(name, {"error": "no result: the process ended before"})
+    selected = {item.name for item in request.session.items}
+    checks = tuple(check for check in CHECKS if f"test_known_work[{check}-{framework}]" in selected)
+    line = results(framework, checks).get(name, {"error": "no result: the process ended before"})
     if reason := line.get("skipped"):
         pytest.skip(reason)
     assert "error" not in line
@@ -92,13 +105,6 @@ def test_known_work(framework: str, name: str) -> None:
         for figure, (value, low, high) in figures
         if (low is not None and not value >= low) or (high is not None and not value <= high)
     }
-
-
-@each_framework
-@needs_gpu
-def test_framework_keeps_its_contract(framework: str) -> None:
-    outcomes = checked(framework, DEVICE)["outcomes"]
-    assert not {check: text for check, text in outcomes.items() if text}
 
 
 @pytest.mark.parametrize(
@@ -240,3 +246,10 @@ def test_two_gpus_train_as_one(framework: str, tmp_path: Path) -> None:
     spec.path.mkdir(parents=True)
     spec = replace(spec, settings=replace(spec.settings, worker_count=2, group="2"))
     proven(run_proof(spec, "lenet", "2", 2, "none"))
+
+
+@each_framework
+@needs_gpu
+def test_framework_keeps_its_contract(framework: str) -> None:
+    outcomes = checked(framework, DEVICE)["outcomes"]
+    assert not {check: text for check, text in outcomes.items() if text}
