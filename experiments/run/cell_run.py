@@ -468,7 +468,7 @@ def distinguishing_settings(
     length = "steps_per_epoch"
     if now.get("training_seconds", "0") != "0" and int(now[length]) in choices(int(before[length])):
         left_out = {*left_out, length}  # chosen, not set
-    if now.get("phase_seconds", "0") != "0":
+    if float(now.get("phase_seconds", "0")):
         left_out = {*left_out, "epochs", "inference_requests"}
     texts = [
         _short_setting(name, now[name])

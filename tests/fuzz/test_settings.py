@@ -112,6 +112,8 @@ def test_any_text_of_a_search_is_accepted_or_refused(
     kind, presets = ENTRIES["captioning"]
     with suppress(UsageError):
         dimensions = space.parse(f"{name}={low}{between}{high}:{scale}", kind)
-        space.check(settings.parse(kind, presets, {}), dimensions)
+        base = settings.parse(kind, presets, {})
         for dimension in dimensions:
+            for value in dimension.extremes:
+                settings.check(space.settled(base, (dimension,), {dimension.name: value}))
             assert len(dimension.grid()) <= 10 * space.MAX_GRID
