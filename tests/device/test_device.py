@@ -39,7 +39,7 @@ FIGURES = ROOT / "build" / "device.jsonl"
 CARDS = nvml.names()
 DEVICE = "cuda" if CARDS else "cpu"
 FRAMEWORKS = ("pytorch", "pytorch+compile", "tensorflow", "keras-torch", "keras-jax")
-CHECK_SECONDS, GPU_SECONDS = 120, 240
+CHECK_SECONDS = GPU_SECONDS = 240
 BEGAN = time.monotonic()
 GIB = 2**30
 
@@ -51,7 +51,7 @@ Run = Callable[..., CellOutcome]
 
 @pytest.fixture(scope="module", autouse=True)
 def _begin_figures(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("lf") and FIGURES.is_file():
+    if request.config.getoption("lf", False) and FIGURES.is_file():
         return  # the figures of the tests that are not repeated stay
     machine = {name: value for name, value in provenance.machine().items() if name != "host"}
     packages = provenance.packages(frameworks.distributions())
