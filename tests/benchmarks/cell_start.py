@@ -1,6 +1,6 @@
-"""CPU seconds of the parts of a cell of `captioning` that are not its training.
+"""CPU and wall seconds of the parts of a cell of `captioning` that are not its training.
 
-`python -m tests.benchmarks.cell_start pytorch` prints the table's column of docs/measurement.md.
+`python -m tests.benchmarks.cell_start pytorch [cuda]` prints columns of docs/measurement.md.
 """
 
 from __future__ import annotations
@@ -15,24 +15,31 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+BEGAN = time.perf_counter()
 STEPS, REQUESTS = 10, 10
 
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    began = time.process_time()
+    began, wall = time.process_time(), time.perf_counter()
     yield
-    print(f"| {name} | {time.process_time() - began:.2f} |")
+    cpu, wall = time.process_time() - began, time.perf_counter() - wall
+    print(f"| {name} | {cpu:.2f} | {wall:.2f} |")
 
 
-def main(framework_name: str, cache: Path) -> None:
-    print(f"| interpreter | {time.process_time():.2f} |")
+def main(framework_name: str, device: str, cache: Path) -> None:
+    print(f"| interpreter | {time.process_time():.2f} | |")
     with part("modules of the cell"):
         import experiments.workloads.__main__  # noqa: F401
         from experiments.cell.opening import opened
     with part("import of the framework"):
-        spec = _spec(framework_name, cache)
+        spec = _spec(framework_name, device, cache)
         framework = opened(spec)
+    import numpy as np
+
+    with part("context of the device"):
+        framework.place_inputs((np.zeros(1, np.float32),))
+        framework.synchronise()
     with part("modules of the study"):
         from experiments.cell.loop import TrainingLoop
         from experiments.cell.measure import mean_loss, optimizer_config
@@ -65,10 +72,10 @@ def main(framework_name: str, cache: Path) -> None:
                 task.answer(framework, network, framework.place_inputs(task.request(1, index)))
     with part("captions and BLEU"):
         task.quality(framework, network)
-    print(f"| whole process | {time.process_time():.2f} |")
+    print(f"| whole process | {time.process_time():.2f} | {time.perf_counter() - BEGAN:.2f} |")
 
 
-def _spec(framework_name: str, cache: Path) -> Any:
+def _spec(framework_name: str, device: str, cache: Path) -> Any:
     """Return a cell of the demo on synthetic captions of the demo's sizes."""
     from experiments.config.settings import parse
     from experiments.datasets.synthetic import synthetic
@@ -85,7 +92,7 @@ def _spec(framework_name: str, cache: Path) -> Any:
     }
     return SimpleNamespace(
         framework=framework_name,
-        device="cpu",
+        device=device,
         threads=1,
         settings=settings,
         block=1,
@@ -96,4 +103,4 @@ def _spec(framework_name: str, cache: Path) -> Any:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        main(sys.argv[1], Path(folder))
+        main(sys.argv[1], *sys.argv[2:] or ["cpu"], cache=Path(folder))
