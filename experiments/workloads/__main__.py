@@ -18,6 +18,7 @@ from experiments.cell.lifetime import die_with_parent
 from experiments.cell.opening import opened
 from experiments.cell.output import Emitter
 from experiments.config import memory
+from experiments.config.settings import TrainingSettings
 from experiments.contract import DEVICE, AnyCell, CellSpec, Study
 from models.contract import Framework
 from models.errors import NoDevice, innermost_frames
@@ -45,7 +46,11 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
             spec.path.mkdir(parents=True, exist_ok=True)
             versions = json.dumps(framework.versions(), indent=1)
             (spec.path / "environment.json").write_text(versions)
-            if getattr(spec.settings, "precision", "") == "bfloat16":
+            settings = spec.settings
+            if (
+                isinstance(settings, TrainingSettings)
+                and settings.precision != TrainingSettings.precision
+            ):
                 _build_all(spec, framework)
         name = f"{__package__}.{spec.workload}.{spec.stage}"
         if spec.stage != "check" or find_spec(name):  # opening the framework is a check, too

@@ -22,6 +22,7 @@ from models.parity import ParityRequest, Side
 from tests.conftest import ROOT
 from tests.models.children import forked_processes, run_in, side
 from tests.models.planted_faults import FAULTS, FRAMEWORK
+from tests.models.test_contract import slow_unless
 
 MODULE = "tests.models.planted_faults"
 FUNCTION = {"forward", "loss", "gradient", "step"}
@@ -153,7 +154,9 @@ def test_one_process_of_a_side_computes_all_networks(monkeypatch: pytest.MonkeyP
     assert {of for _, of in seen} == {4}
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "keras-torch"])
+@pytest.mark.parametrize(
+    "framework", slow_unless(("pytorch",), ("pytorch", "tensorflow", "keras-torch"))
+)
 def test_networks_of_one_process_are_those_of_several(framework: str, tmp_path: Path) -> None:
     names = ("caption_decoder", "gnmt", "lenet")
     requests = [ParityRequest(name) for name in names]
