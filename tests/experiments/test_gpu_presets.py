@@ -13,7 +13,7 @@ from experiments.contract import REQUEST_SECONDS, STEP_SECONDS
 from experiments.studies import classification
 from experiments.workloads import steps
 from models.devices import CUDA
-from tests.conftest import Place
+from tests.conftest import ROOT, Place
 from tests.experiments.timing_agreement import FREELY, STEPPED, agreement
 from tracking import provenance
 from tracking.cpus import cpus
@@ -120,6 +120,16 @@ def test_phases_are_lengthened_for_the_fastest_framework() -> None:
     assert (longer.epochs, longer.inference_requests) == (20, 1_600)
     assert steps.lengthened(longer, 1_000, findings) == longer
     assert steps.lengthened(settings, 1_000, []) == settings
+
+
+def test_page_of_gpus_has_the_defaults() -> None:
+    page = (ROOT / "docs" / "gpu" / "index.md").read_text()
+    names = {name for name in studies.CPU_ONLY if f"`{name}`" in page}
+    assert names == studies.CPU_ONLY
+    for name in studies.available():
+        for setting, value in studies.load(name).demo_on_gpu.items():
+            of_phases = f"{value:g} s (`phase_seconds`)"
+            assert (of_phases if setting == "phase_seconds" else f"`{setting}={value:g}`") in page
 
 
 @pytest.mark.usefixtures("gpu")
