@@ -366,10 +366,11 @@ def compute_in_process(
     root = Path(__file__).parents[1]
     result = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
     arrays = list[dict[str, Array]]()
-    for number, request in enumerate(requests):
+    for number, request in enumerate(requests, start=1):
         path = folder / f"{number}{COMPUTED}"
+        has_failed = result.returncode and number == len(requests)
         # the user's code may end the process with exit code 0
-        if not path.is_file():
+        if has_failed or not path.is_file():
             kind = EvenhandError if result.returncode < 0 else ModelError  # a signal ended it
             raise kind(
                 ErrorCode.CHILD_FAILED,
@@ -488,7 +489,7 @@ def _relative_l2(reference: Array | None, other: Array | None) -> float:
 def main(out: str, text: str) -> int:
     inputs = json.loads(text)
     side = Side(**inputs["side"])
-    for number, values in enumerate(inputs["requests"]):
+    for number, values in enumerate(inputs["requests"], start=1):
         rules = tuple(OptimizerConfig(**rule) for rule in values.pop("rules"))
         request = ParityRequest(**values, rules=rules)
         try:

@@ -79,11 +79,11 @@ def _distributions(name: str) -> tuple[str, ...]:
 
 def _variants_served(name: str) -> list[str]:
     """Return the other variants whose packages the environment of this one contains."""
-    own = set(_distributions(name))
+    packages = set(_distributions(name))
     return [
         other
         for other in frameworks.available()
-        if other != name and own.issuperset(_distributions(other)) and _distributions(other)
+        if other != name and packages.issuperset(_distributions(other)) and _distributions(other)
     ]
 
 

@@ -54,7 +54,7 @@ def rows(
             for side in others
         }
         results = {pair: _read(file) for pair, file in files.items()}
-        unknown = [pair for pair, found in results.items() if not found]
+        unknown = [pair for pair, cached in results.items() if not cached]
         if unknown:
             models, names = map(set, zip(*unknown, strict=True))
             to_prove = [request for request in requests if request.model in models]
@@ -65,10 +65,10 @@ def rows(
                 environment=devices.environment_on(requests[0].device, os.environ),
             )
         for model, name in unknown:
-            found = [row for row in proven if (row.model, row.framework) == (model, name)]
-            results[model, name] = found
-            replace_text(files[model, name], as_json(found))
-    return [row for found in results.values() for row in found]
+            of_pair = [row for row in proven if (row.model, row.framework) == (model, name)]
+            results[model, name] = of_pair
+            replace_text(files[model, name], as_json(of_pair))
+    return [row for of_pair in results.values() for row in of_pair]
 
 
 def differences(rows: Sequence[Row]) -> list[str]:

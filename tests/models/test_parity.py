@@ -163,8 +163,8 @@ def test_networks_of_one_process_are_those_of_several(framework: str, tmp_path: 
     with forked_processes():
         together = parity.compute_in_process(requests, Side(framework), tmp_path / "computed")
     for name, arrays in zip(names, together, strict=True):
-        (reference, alone), other = (framework, side(framework, name)), (framework, arrays)
-        rows = parity.judge(name, (reference, alone), other)
+        reference, other = (framework, side(framework, name)), (framework, arrays)
+        rows = parity.judge(name, reference, other)
         assert all(row.error <= 1e-3 * row.limit for row in rows if row.quantity != "dropout")
 
 
@@ -202,6 +202,18 @@ def test_processes_have_the_variables_of_their_device(
 
     assert [variables("cpu"), variables("cuda")] == ["2,1,-", "2,1,false"]
     assert variables("cuda", {"CUDA_VISIBLE_DEVICES": "GPU-a"}) == "GPU-a,-"
+
+
+def test_process_that_fails_after_its_results_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys, numpy\n"
+        "numpy.savez(sys.argv[4] + '/1.npz', x=1)\nsys.exit(3)\n"
+    )
+    program.chmod(0o755)
+    side = Side("pytorch", python=str(program))
+    with pytest.raises(ModelError, match="exited with 3"):
+        parity.compute_in_process([ParityRequest("lenet")], side, tmp_path / "computed")
 
 
 def test_last_lines_of_a_process_name_its_innermost_frames() -> None:

@@ -201,8 +201,8 @@ def _warm_up(frame: pd.DataFrame, phase: str) -> str:
     if not {tag, metric} <= {*frame.columns} or not frame[tag].notna().any():
         return ""
     seconds, reasons = numbers(frame, metric), frame[tag].value_counts()
-    ended = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
-    return f"{np.nanmin(seconds):.1f} to {np.nanmax(seconds):.1f} s: {ended}"
+    counted = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
+    return f"{np.nanmin(seconds):.1f} to {np.nanmax(seconds):.1f} s: {counted}"
 
 
 def conditions(frame: pd.DataFrame, varied: Iterable[str]) -> dict[str, str]:
