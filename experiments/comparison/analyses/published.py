@@ -85,8 +85,11 @@ def _measured(evidence: Evidence, metric: str, model: str) -> str:
     models = {facts.get("model", model) for facts in comparison.environment.values()}
     if effects and model and model not in models:
         return "another model here"
+    if not effects:
+        is_measured = any(finding.a_value is not None for finding in of_metric)
+        return "measured, not compared" if is_measured else "not measured here"
     texts = [f"{name}: {effect}" for name, effect in effects.items()]
-    return "; ".join(wording.shortened(texts, MAX_EFFECTS)) or "not measured here"
+    return "; ".join(wording.shortened(texts, MAX_EFFECTS))
 
 
 def speeds(
