@@ -145,6 +145,7 @@ def test_one_process_of_a_side_computes_all_networks(monkeypatch: pytest.MonkeyP
         return run(command, **options)
 
     monkeypatch.setattr(parity, "subprocess", SimpleNamespace(run=counted))
+    monkeypatch.setattr(parity, "PROGRESS_SECONDS", 0.01)  # a toy is computed in less than default
     names = ["caption_decoder", "lenet"]
     requests = [ParityRequest(name) for name in names]
     rows = parity.gate(requests, ["toy", "toy+twin"], progress=lambda *at: seen.append(at))
