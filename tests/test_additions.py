@@ -34,7 +34,7 @@ PLACES = {
     ),
     "device": (
         "models/devices.py",
-        "models/frameworks/keras/jax.py",
+        "models/frameworks/jax/device.py",
         "models/frameworks/pytorch/device.py",
         "models/frameworks/tensorflow/device.py",
     ),

@@ -8,7 +8,7 @@ from itertools import accumulate, count, islice, pairwise
 from typing import Any, NamedTuple
 
 from models.contract import Array, Batch, ErrorCode, ModelError, OptimizerConfig, StepClock, Weights
-from models.frameworks.keras.jax import COMPILED, JaxDevice
+from models.frameworks.jax.device import COMPILED, JaxDevice
 from models.frameworks.keras.shared import KerasFramework
 from models.frameworks.pytorch.device import TorchDevice
 from models.frameworks.tensorflow.device import TensorFlowDevice
@@ -251,7 +251,7 @@ class _TorchAdapter(TorchDevice, Adapter):
 
 
 class _JaxAdapter(JaxDevice, Adapter):
-    backend, pipeline, profiler = "jax", "", "keras"
+    backend, pipeline, profiler = "jax", "", "jax"
     _epoch = _JaxEpoch
 
     def compilations(self) -> int:

@@ -1,4 +1,4 @@
-"""JAX's device, under Keras."""
+"""JAX's device, also under Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax.profiler, under Keras. The other backends have the profilers of their own frameworks."""
+"""jax.profiler, also under Keras."""
 
 from __future__ import annotations
 
