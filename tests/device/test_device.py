@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "build" / "device.jsonl"
 CARDS = nvml.names()
 DEVICE = "cuda" if CARDS else "cpu"
-FRAMEWORKS = ("pytorch", "pytorch+compile", "tensorflow", "keras-torch", "keras-jax")
+FRAMEWORKS = ("pytorch", "pytorch+compile", "tensorflow", "keras-torch", "keras-jax", "jax")
 CHECK_SECONDS = GPU_SECONDS = 240
 BEGAN = time.monotonic()
 GIB = 2**30

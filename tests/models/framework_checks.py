@@ -26,7 +26,7 @@ from models.frameworks import lean_import, open_framework
 
 TIGHT = 1e-9
 START, END = 1, 2
-EACH_SHAPE = ("tensorflow+xla", "keras-tensorflow", "keras-jax")
+EACH_SHAPE = ("tensorflow+xla", "keras-tensorflow", "keras-jax", "jax")
 COMPILING = (*EACH_SHAPE, "tensorflow", "pytorch+compile")
 ADAM = OptimizerConfig("adam", 1e-3)
 decoder = spec("caption_decoder")
@@ -170,7 +170,7 @@ def check_only_steps_are_inside_of_the_clock(framework: Framework) -> None:
             made = (observed(at, inside) for at in [batch] * 6)
             framework.train_epoch(network, optimizer, made, clock)
         assert inside == [False] * 12
-        # keras-jax waits only for the results of its steps
+        # JAX waits only for the results of its steps
         assert waits in ([False, True] * (6 // window_steps), [])
 
 

@@ -407,7 +407,7 @@ def test_pytorch_widens_targets_before_the_step_and_no_inputs() -> None:
     }
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "keras-jax"])
+@pytest.mark.parametrize("framework", ["tensorflow", "keras-jax", "jax"])
 def test_others_record_the_same_switches(framework: str) -> None:
     texts = measured(framework, VERSIONS)["profiled"]
     library = framework.removeprefix("keras-")

@@ -17,7 +17,7 @@ FRAMEWORKS = (
     "tensorflow+xla",
     "keras-tensorflow",
 )
-FRAMEWORKS += ("keras-torch", "keras-jax")
+FRAMEWORKS += ("keras-torch", "keras-jax", "jax")
 SCRIPT = """
 import sys, tempfile
 from pathlib import Path

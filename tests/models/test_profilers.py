@@ -160,10 +160,11 @@ def test_kernels_of_xla_are_counted() -> None:
     check_kernels_of_xla(on_tensorflow("xla"))
 
 
-def test_jax_shows_the_kernels_of_xla() -> None:
-    if reason := missing("keras-jax"):
+@pytest.mark.parametrize("framework", ["keras-jax", "jax"])
+def test_jax_shows_the_kernels_of_xla(framework: str) -> None:
+    if reason := missing(framework):
         pytest.skip(reason)
-    profile = result_of("keras-jax", WORK + JAX)
+    profile = result_of(framework, WORK + JAX)
     check_kernels_of_xla(profile)
     assert profile["counts"]["launches"] % STEPS == 0
     assert profile["parts"]["dispatch"] > 0

@@ -29,7 +29,7 @@ def test_models_and_frameworks_are_folders() -> None:
     assert {"caption_decoder", "densenet201", "lenet", "resnet18", "vgg16"} <= set(architectures)
     assert set(architectures.values()) == {("keras", "pytorch")}  # each model is a pair
     names = "pytorch pytorch+compile pytorch+channels_last tensorflow tensorflow+eager"
-    others = "tensorflow+xla keras-tensorflow keras-torch keras-jax"
+    others = "tensorflow+xla keras-tensorflow keras-torch keras-jax jax"
     assert set(frameworks.available()) == {*names.split(), *others.split()}
 
 
@@ -37,7 +37,7 @@ def test_models_and_frameworks_are_folders() -> None:
     ("find", "wrong", "names"),
     [
         (frameworks.check, "tensorflow+xl", r"tensorflow\+xla"),
-        (frameworks.check, "", r"pytorch\b.*\bkeras-jax"),
+        (frameworks.check, "", r"pytorch\b.*\bjax"),
         (models.spec, "resnet81", "resnet18"),
         (models.spec, "../models", "lenet"),
         (lambda at: models.load(at, "keras"), "lenett", "lenet"),

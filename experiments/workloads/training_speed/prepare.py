@@ -7,13 +7,13 @@ from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.training_speed import Settings
 from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
+from models import frameworks
+from models.devices import KINDS
 from models.lstms import FLOAT32_ALONE
 from tracking.errors import ErrorCode, UsageError
 
 # Operators of an LSTM -> the frameworks that have them.
 BLOCKS = {"block": ("pytorch", "tensorflow"), "block-v2": ("tensorflow",)}
-# Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither.
-OFF_TENSORFLOW = ("tensorflow+xla", "keras-torch", "keras-jax")
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
@@ -25,7 +25,7 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
     steps.check_windows(settings, settings.steps, f"steps={settings.steps} that are timed")
     for name in settings.models:
         _check_model(name, settings)
-    others = [name for name in settings.frameworks if name in OFF_TENSORFLOW]
+    others = [name for name in settings.frameworks if not _has_tensorflows_losses(name)]
     if settings.ctc in ("sparse", "dense") and others and "deepspeech2" in settings.models:
         raise UsageError(
             ErrorCode.CONFLICT,
@@ -43,6 +43,13 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
     counts = {f"batch of {name}": settings.rows(name) for name in settings.models}
     text = f"random inputs of {settings.size} size, {settings.lengths} lengths, drawn from the seed"
     return Prepared(DatasetInfo("random-inputs", f"{settings.seed:08x}", text, counts, {}), {})
+
+
+def _has_tensorflows_losses(name: str) -> bool:
+    """Return whether Keras' layers can have TensorFlow's losses: XLA compiles neither of these."""
+    variant = frameworks.described(name)
+    is_other = variant.architecture == "keras" and "tensorflow" not in variant.packages
+    return not (is_other or variant.by_xla == KINDS)
 
 
 def _check_model(name: str, settings: Settings) -> None:
