@@ -17,7 +17,7 @@ from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
 from tests.models.children import ROOT, result_of, run_python
 from tests.models.test_contract import QUICK, slow_unless
 
-PLAIN_LOOPS = ("pytorch", "tensorflow")
+PLAIN_LOOPS = ("pytorch", "tensorflow", "jax")
 PRELUDE = """
 import json, sys
 from importlib import import_module
@@ -296,8 +296,8 @@ def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     modules = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    package = {"pytorch": "torch"}.get(framework, framework)
-    assert imported | {alias.name for alias in modules} <= ALLOWED | {package}
+    packages = {"pytorch": {"torch"}, "jax": {"jax", "keras", "numpy"}}.get(framework, {framework})
+    assert imported | {alias.name for alias in modules} <= ALLOWED | packages
 
 
 @pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
