@@ -56,7 +56,9 @@ def test_equal_weights_give_equal_captions(framework: str, beams: str) -> None:
 
 def is_quick(name: str, model: str) -> bool:
     """Return whether a pair is compared by default: TensorFlow's eager mode traces no graph."""
-    if (model in SOME and name in QUICK) or (name == "jax" and model in ("caption_decoder", "lenet")):
+    if (model in SOME and name in QUICK) or (
+        name == "jax" and model in ("caption_decoder", "lenet")
+    ):
         return True
     return name == "tensorflow+eager" and model != "resnet152"  # its small version is resnet50's
 

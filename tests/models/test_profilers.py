@@ -78,7 +78,7 @@ result = summary(again)
 # A program of a product, a sum and a tanh, which XLA may fuse, five times.
 JAX = """
 import jax
-from models.frameworks.keras.profiler import profiled
+from models.frameworks.jax.profiler import profiled
 weights = jax.random.normal(jax.random.key(0), (256, 256))
 layer = jax.jit(lambda x: jax.numpy.tanh(x @ weights + 1.0))
 

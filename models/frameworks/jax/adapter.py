@@ -121,13 +121,13 @@ class Adapter(JaxDevice, KerasFramework):
         )
         variables = [variable for group in groups for variable in group]
 
-        def step(values: list[list[Any]], *batch: Any) -> Any:
+        def step(values: list[list[Any]], inputs: Any, targets: Any, weights: Any) -> Any:
             trainable, others, slots = values
 
             def loss_of(trainable: list[Any]) -> Any:
                 state = zip((*groups[0], *groups[1]), (*trainable, *others), strict=True)
                 with self._keras.StatelessScope(state_mapping=list(state)) as scope:
-                    loss = _mean_loss(network, *batch, training=True)
+                    loss = _mean_loss(network, inputs, targets, weights, training=True)
                     moved = [scope.get_current_value(variable) for variable in groups[1]]
                 return loss, moved
 
