@@ -118,7 +118,7 @@ def test_licence_has_its_kind(licence: str, kind: str) -> None:
 def test_frameworks_are_an_extra_that_mlflow_run_and_the_image_of_campaigns_install() -> None:
     extra = PROJECT["optional-dependencies"]["frameworks"]
     names = {Requirement(line).name for line in extra}
-    assert names == {"keras", "tensorflow", "torch", "torchvision"}
+    assert names == {"jax", "keras", "tensorflow", "torch", "torchvision"}
     plain = (ROOT / "requirements.txt").read_text().splitlines()
     assert not names & {Requirement(line).name for line in plain}
     environment = yaml.safe_load((ROOT / "python_env.yaml").read_text())

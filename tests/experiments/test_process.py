@@ -180,8 +180,8 @@ atexit.register(lambda: pathlib.Path({to!r}, "modules").write_text("\\n".join(sy
 """
 OF_THE_PARENT = {"mlflow", "experiments.run", "tracking.store"}
 FRAMEWORKS = {"pytorch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
-# MLflow brings them, and no framework requires one.
-OF_MLFLOW = {"matplotlib", "pandas", "scipy", "sklearn"}
+# MLflow and notebooks bring them, and no framework requires one.
+OF_MLFLOW = {"IPython", "matplotlib", "pandas", "scipy", "sklearn"}
 OTHERS = {"jax", "torchvision"}  # LeNet needs none of them on either side
 FEW = {"epochs": 1, "steps_per_epoch": 2, "warmup_steps": 1, "inference_requests": 2}
 

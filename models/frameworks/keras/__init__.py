@@ -5,8 +5,9 @@ from __future__ import annotations
 from models.devices import ACCELERATORS, KINDS
 from models.frameworks import Variant
 
-# Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
-COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
+# Keras has wrappers for these, and draws with them; TensorFlow has a converter of JAX's functions.
+# JAX needs SciPy itself.
+COMPANY = ("IPython", "jax", "matplotlib", "pandas", "scipy", "sklearn")
 # Keras asks objects that it copies (bidirectional layers) whether they are TensorFlow's.
 ASKED_FOR = "tensorflow"
 
@@ -17,7 +18,7 @@ BY_XLA = {"tensorflow": tuple(ACCELERATORS), "jax": KINDS, "torch": ()}
 def _on(
     backend: str, *distributions: str, extra: str = "frameworks", has_pipeline: bool = True
 ) -> Variant:
-    needed = {"scipy"} if backend == "jax" else set()
+    needed = {"jax", "scipy"} if backend == "jax" else set()
     return Variant(
         architecture="keras",
         packages=("keras", backend),
