@@ -35,6 +35,8 @@ NO_DEVICE = "no_device"
 DEVICE = "device"
 # Results of a check: seconds of a training step, and of a request with making its inputs.
 STEP_SECONDS, REQUEST_SECONDS = "check.step_seconds", "check.request_seconds"
+# Input of a check: whether it measures the limits of the machine; result: JSON of `Limits`.
+LIMITS = "check.limits"
 # Tag of a cell: processes of its program that had to be ended.
 OUTLIVED = "outlived"
 Progress = Callable[[str, int, int | None], None]
@@ -342,6 +344,27 @@ class RunStore(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the machine, as a framework met them.
+
+    threads: 0 for the framework's default. peak_flops: of products of matrices, FLOP/s.
+    bandwidth: of the memory, bytes/s; 0 if it is not known.
+    """
+
+    framework: str
+    device: str
+    precision: str
+    threads: int
+    peak_flops: float
+    bandwidth: float
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """What decides on them besides the machine."""
+        return self.device, self.precision, self.threads
+
+
 @dataclass
 class TimedPhase:
     """Interval that is timed.
@@ -428,10 +451,14 @@ class Output(Protocol):
 
 
 class Task(Protocol):
-    """Training in terms of NumPy arrays, the same for every framework."""
+    """Training in terms of NumPy arrays, the same for every framework.
+
+    answered: steps of the answer to a request; 0 if it is one forward pass.
+    """
 
     model: str
     spec: Any
+    answered: int
     steps_per_epoch: int
     examples_a_step: int
     parameters: tuple[int, int]

@@ -38,7 +38,16 @@ CHECKS = "check/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
 QUALITY = "quality"
 UNJUDGED = (CHECKS, "model/", "idle/", "machine/", PROFILED, "graph/", *COMPILED)
-HIDDEN = ("live/", "system/", TO_ACCURACY, *UNJUDGED)
+# Shares of the machine's peak. Of frameworks that compute the same their ratio is that of the
+# throughputs, so they are not judged a second time.
+SHARES_OF_PEAK = ("train/mfu", "inference/mfu")
+FLOPS, TRAINING_FLOPS = "model/flops_per_example", "model/training_flops_per_example"
+TOKENS = "train/tokens_per_second"
+PEAK, BANDWIDTH = "machine/peak_flops", "machine/bandwidth"
+INTENSITIES = ("model/training_flops_per_byte", "model/inference_flops_per_byte")
+PADDING = "model/padding_percent"
+OF_MACHINE = (*SHARES_OF_PEAK, TOKENS, PEAK, BANDWIDTH, *INTENSITIES, PADDING)
+HIDDEN = ("live/", "system/", TO_ACCURACY, *SHARES_OF_PEAK, TOKENS, *UNJUDGED)
 # Unknown to the catalogue, and read by programs only.
 _DETAILS = (*UNJUDGED, "cpu/clock_", "gpu/clock_", "memory/peak_device_process_")
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")

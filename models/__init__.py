@@ -14,6 +14,9 @@ from models.errors import ErrorCode, ModelError, suggestion
 if TYPE_CHECKING:
     from models.definition import ModelDefinition
 
+# Networks that measure the machine; no study has them.
+MEASURING = ("products",)
+
 
 def available() -> dict[str, tuple[str, ...]]:
     """Return the architectures of each model: a folder with a spec.py and a file for each."""
@@ -37,7 +40,8 @@ def load(model: str, architecture: str) -> ModuleType:
     An architecture with a dot is a package with a module `<model>`.
     """
     models = available()
-    if architecture not in models.get(model, ()):
+    is_measuring = model in MEASURING and _exists(Path(__file__).parent / model, architecture)
+    if architecture not in models.get(model, ()) and not is_measuring:
         names = [name for name, architectures in models.items() if architecture in architectures]
         raise ModelError(
             ErrorCode.UNKNOWN_NAME, f"no {architecture} model {model!r}{suggestion(model, names)}"

@@ -26,7 +26,8 @@ class ModelDefinition:
 
     Spec: its sizes. shapes: of its weights, by PyTorch's names. probe: a small version, or the
     whole with `full`, and a batch for the parity gate. SIZES, lengths, batch: by the name of a
-    size, specs and random inputs of sequences. checkpoint_name: our name of an array in a
+    size, specs and random inputs of sequences. LENGTHS_AT: place of their lengths among the inputs,
+    or of tokens that end where they are 0. checkpoint_name: our name of an array in a
     published file; None for an array that is not used.
     """
 
@@ -37,6 +38,7 @@ class ModelDefinition:
     SIZES: Mapping[str, Any] = field(default_factory=dict)
     lengths: Callable[[str, int, np.random.Generator], Array] = _missing
     batch: Callable[[Any, Array, np.random.Generator], Batch] = _missing
+    LENGTHS_AT: int | None = None
     checkpoint_name: Callable[[str], str | None] = str
 
     @classmethod

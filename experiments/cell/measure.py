@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,15 @@ from experiments.config.settings import (
 from experiments.contract import AnyCell, CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
 from models.devices import CPU
+from models.flops import Network
 from models.frameworks import described, distributions, hidden
 from tracking import clock, provenance, tables
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
 
 LIVE_SECONDS = 1.0
+# File of a cell's folder, from which the parent counts FLOPs.
+WORK = "work.json"
 
 
 def measure(task: Task, spec: CellSpec[ModelSettings], framework: Framework, output: Output) -> Any:
@@ -44,8 +48,12 @@ def measure(task: Task, spec: CellSpec[ModelSettings], framework: Framework, out
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
     optimizer = framework.optimizer(network, optimizer_config(settings))
-    initial_loss = mean_loss(framework, network, [next(iter(task.validation()))])
+    first = next(iter(task.validation()))
+    initial_loss = mean_loss(framework, network, [first])
     output.metrics({**parameters, "check/initial_loss": initial_loss})
+    work = Network.computed(task.model, task.spec, [first], task.answered)
+    rows = (task.examples_a_step, settings.inference_batch_sizes[0])
+    write_work(spec, framework, work, *rows)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
 
     peaks = DevicePeaks(framework)
@@ -296,6 +304,32 @@ def _infer(
             output.metrics(timing.summarise_requests(values, prefix))
         phases.append(values)
     return phases
+
+
+def write_work(
+    spec: AnyCell, framework: Framework, network: Network, rows: int, requested: int
+) -> None:
+    """Write what the cell computes, and where.
+
+    Args:
+        spec: The cell.
+        framework: That computes.
+        network: With the shapes of its batches.
+        rows: Examples of a step.
+        requested: Examples of a request.
+    """
+    settings = spec.settings
+    assert isinstance(settings, TrainingSettings)
+    config = optimizer_config(settings)
+    work = {
+        "network": asdict(network),
+        "place": [framework.device, settings.precision, spec.threads],
+        "rows": rows,
+        "requested": requested,
+        # averages of gradients and of their squares
+        "moments": {"sgd": int(config.momentum > 0)}.get(config.name, 2),
+    }
+    (spec.path / WORK).write_text(json.dumps(work))
 
 
 def memory_peaks(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.comparison import analyses
-from experiments.comparison.analyses import Evidence, controls, memory_limits
+from experiments.comparison.analyses import Evidence, controls, memory_limits, roofline
 from experiments.comparison.report import canvas, tables, wording, writing
 from experiments.comparison.report.card import AnswerCard, MoreBlocks, build_card
 from experiments.comparison.report.sections import Section
@@ -106,7 +106,11 @@ def answer(
     body = _body(evidence, figures=options.figures)
     lines = wording.sentences(comparison)
     if not comparison.smoke:
-        lines += [*controls.sentences(evidence), *addition.sentences]
+        lines += [
+            *roofline.sentences(evidence),
+            *controls.sentences(evidence),
+            *addition.sentences,
+        ]
     result = ComparisonResult(comparison, card, lines, folder / "report.html")
     try:
         writing.write(comparison, card, body, notes, folder)

@@ -241,7 +241,7 @@ def record_script_results_of_job(
     workload = prepared.module.workload
     metrics = record_script_results(workload, opened.run, inputs[name], store, write)
     if metrics:
-        folder = _folder_of(key, opened.run)
+        folder = folder_of(key, opened.run)
         with suppress(OSError, ValueError):
             recorded = json.loads((journal / folder / METRICS).read_bytes())
             _keep_metrics(opened.run, journal, folder, {**recorded, **metrics}, write)
@@ -264,7 +264,7 @@ def _keep_metrics(
         write(Artifact(run, f"{folder}/{METRICS}"))
 
 
-def _folder_of(key: str, run: str) -> str:
+def folder_of(key: str, run: str) -> str:
     """Return the folder of a cell's run below the campaign's."""
     return f"cells/{key}/{run[:8]}"
 
@@ -328,7 +328,7 @@ def cell_spec(
         settings=replace(settings, timing=devices.timing(settings)),
         inputs=dict(task.inputs),
         journal=str(journal.resolve()),
-        folder=_folder_of(task.key, task.run),
+        folder=folder_of(task.key, task.run),
         checkpoint=str(checkpoint_of(journal, task.key)),
         cpus=devices.cpus_of_cells(settings),
         nodes=nodes,

@@ -28,6 +28,7 @@ from experiments.config.stopping import Interrupted
 from experiments.planning.design import Cell
 from experiments.run import (
     cell_run,
+    machine_limits,
     mlflow_run,
     opening,
     preparation,
@@ -239,8 +240,9 @@ def _judge_and_report(campaign: Campaign, *, all_ok: bool, stopped: str) -> Conc
     recorder = campaign.recorder
     result: ComparisonResult | None = None
     settings, runs = campaign.settings, None
+    unmeasured = machine_limits.record(campaign)
     try:
-        result, runs = _judge(campaign)
+        result, runs = _judge(campaign, unmeasured)
     except UsageError as error:  # a single framework was compared, or a single one succeeded
         headline = short = f"No verdict: {error}."
         sentences = [headline]
@@ -274,10 +276,14 @@ def _judge_and_report(campaign: Campaign, *, all_ok: bool, stopped: str) -> Conc
     return conclusion
 
 
-def _judge(campaign: Campaign) -> tuple[ComparisonResult, pd.DataFrame]:
+def _judge(campaign: Campaign, notes: Sequence[str]) -> tuple[ComparisonResult, pd.DataFrame]:
     """Compare the finished runs and write the report. Return the result and the runs' table.
 
     The journal has them; runs that the server has too are named and linked by their ids there.
+
+    Args:
+        campaign: Whose cells have ended.
+        notes: Lines at the end of the report.
     """
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, plan, study = prepared.settings, prepared.plan, prepared.module
@@ -296,6 +302,7 @@ def _judge(campaign: Campaign) -> tuple[ComparisonResult, pd.DataFrame]:
         study.source if is_own_design else "",
         also=partial(also, settings) if also else None,
         figures=settings.figures,
+        notes=notes,
         more_blocks=partial(resume.advice, campaign),
         link=partial(links.address, recorder.store.uri) if run_ids else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from experiments.cell import timing
 from experiments.config import devices, interpreters, shell, variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings, ModelSettings
-from experiments.contract import DEVICE, AnyCell, Node, Study, Treatment
+from experiments.contract import DEVICE, LIMITS, AnyCell, Node, Study, Treatment
 from experiments.planning import treatments
 from experiments.planning.length import LENGTH
 from experiments.run import parity_cache
@@ -34,8 +34,9 @@ from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import Record, RunClosed, RunOutcome, Tags
 
 # Settings that decide how a framework opens; every study has them.
-OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit", "pythons")
-CONCURRENT_CHECKS = 2  # nothing is measured yet
+OPENING = (
+    *("device", "conv_algorithm", "precision", "malloc", "memory_limit", "pythons", "threads"),
+)
 NO_NVML = (
     "NVML shows no GPU but the frameworks do: cells run on it, without its sensors, "
     "and cannot be given one of several"
@@ -211,7 +212,15 @@ def _missing_folders(folders: Sequence[str]) -> list[str]:
     return [folder for folder in folders if not Path(folder).is_dir()]
 
 
-def _check_frameworks(prepared: PreparedCampaign) -> list[CheckResult]:
+def measure_limits(prepared: PreparedCampaign, frameworks: Collection[str]) -> list[CheckResult]:
+    """Check frameworks once more, after the cells, for the limits of the machine."""
+    return _check_frameworks(prepared, frameworks)
+
+
+def _check_frameworks(
+    prepared: PreparedCampaign, frameworks: Collection[str] = ()
+) -> list[CheckResult]:
+    """Check these frameworks, or all; one after the other if they measure the machine."""
     nodes: tuple[Node, ...] = ()
     if prepared.settings.on_cluster:
         from experiments.run.backends import cluster
@@ -220,13 +229,16 @@ def _check_frameworks(prepared: PreparedCampaign) -> list[CheckResult]:
     with tempfile.TemporaryDirectory() as folder:
         specs = []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
+            if frameworks and treatment.framework not in frameworks:
+                continue
             name, inputs = treatment.framework, prepared.data.inputs
             task = CellTask(treatment, f"{name}-{number}", name, {}, inputs, run=name)
             spec = cell_spec(prepared, task, Path(folder), nodes)
             device = devices.to_open(settings.device, settings)
-            specs.append(replace(spec, stage="check", device=device))
+            inputs = {**spec.inputs, LIMITS: prepared.measures_limits}
+            specs.append(replace(spec, stage="check", device=device, inputs=inputs))
         stop = threading.Event()
-        with ThreadPoolExecutor(CONCURRENT_CHECKS) as pool:
+        with ThreadPoolExecutor(1 if prepared.measures_limits else 2) as pool:
             try:
                 return list(pool.map(partial(_check, stop=stop), specs))
             except BaseException:

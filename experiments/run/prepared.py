@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments import studies
 from experiments.comparison.judgement import ComparisonSpec
-from experiments.config.settings import CampaignSettings, names_not_affecting_measurement
+from experiments.config.settings import SMOKE, CampaignSettings, names_not_affecting_measurement
 from experiments.contract import DatasetInfo, Prepared, Study, Treatment
 from experiments.planning.length import is_rate
 from experiments.run.machine_state import MachineState
@@ -41,6 +41,12 @@ class PreparedCampaign:
     @property
     def module(self) -> Study:
         return studies.load(self.study)
+
+    @property
+    def measures_limits(self) -> bool:
+        """True if it compares, as the trials of a sweep do not, and gives a verdict."""
+        is_own_design = self.plan == Plan.of_study(self.module, self.settings)
+        return is_own_design and self.settings.preset != SMOKE
 
     def data_for(self, treatment: Treatment) -> Prepared:
         return self.data.of_treatment.get(treatment.name, self.data)

@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 
 from experiments.cell.lifetime import die_with_parent
@@ -19,8 +21,9 @@ from experiments.cell.opening import opened
 from experiments.cell.output import Emitter
 from experiments.config import memory
 from experiments.config.settings import TrainingSettings
-from experiments.contract import DEVICE, AnyCell, CellSpec, Study
-from models.contract import Framework
+from experiments.contract import DEVICE, LIMITS, AnyCell, CellSpec, Limits, Study
+from models import limits
+from models.contract import Framework, ModelError
 from models.errors import NoDevice, innermost_frames
 from tracking import clock, nvml
 from tracking.errors import EvenhandError
@@ -52,6 +55,8 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
                 and settings.precision != TrainingSettings.precision
             ):
                 _build_all(spec, framework)
+            if spec.inputs.get(LIMITS) and not limit_bytes:
+                _measure_limits(spec, framework, output)
         name = f"{__package__}.{spec.workload}.{spec.stage}"
         if spec.stage != "check" or find_spec(name):  # opening the framework is a check, too
             stage = importlib.import_module(name)
@@ -82,6 +87,22 @@ def _build_all(spec: AnyCell, framework: Framework) -> None:
     for name in _study(spec.study).models(spec.settings):
         sizes, _ = models.spec(name).probe(np.random.default_rng(0))
         framework.build(name, sizes)
+
+
+def _measure_limits(spec: AnyCell, framework: Framework, output: Emitter) -> None:
+    """Record how fast the framework's library multiplies matrices here, and the memory's speed."""
+    settings, library = spec.settings, spec.framework.partition("+")[0]
+    assert isinstance(settings, TrainingSettings)
+    place = (framework.device, settings.precision, spec.threads)
+    if library != spec.framework:  # the same library: compiling takes long, and changes no product
+        if library in settings.frameworks:
+            return
+        framework = opened(replace(spec, framework=library))
+    threads = spec.threads or len(os.sched_getaffinity(0))
+    with suppress(ModelError):  # a framework that computes no products of matrices
+        peak_flops = limits.peak_flops(framework)
+        found = Limits(spec.framework, *place, peak_flops, limits.bandwidth(framework, threads))
+        output.record(Tags(spec.run, {LIMITS: json.dumps(asdict(found))}))
 
 
 def _study(name: str) -> Study:

@@ -62,6 +62,7 @@ class Spec:
 
 
 # Heads of 16: the scale of attention is a power of two, which no framework rounds.
+LENGTHS_AT = 1
 SIZES = {
     "paper": Spec(),
     "tiny": Spec(vocabulary=61, width=32, layers=2, heads=2, intermediate=48, positions=20),

@@ -39,6 +39,7 @@ class CaptionDecoderSpec:
 
 
 Spec = CaptionDecoderSpec
+LENGTHS_AT = 1
 SIZES = {
     "paper": CaptionDecoderSpec(vocabulary=8_485, length=34),
     "tiny": CaptionDecoderSpec(vocabulary=61, length=7, features=40, width=24, hidden=12),

@@ -59,6 +59,7 @@ class Spec:
         return -(-self.features // 4)
 
 
+LENGTHS_AT = 1
 SIZES = {"paper": Spec(), "tiny": Spec(features=33, channels=4, width=24, layers=2)}
 
 

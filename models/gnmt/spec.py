@@ -51,6 +51,7 @@ class Spec:
         }
 
 
+LENGTHS_AT = 1
 SIZES = {"paper": Spec(), "tiny": Spec(vocabulary=50, width=16, layers=3)}
 
 

@@ -51,7 +51,7 @@ class Layer(OneBiasLSTM):
     """PyTorch's own layer; sequences of several lengths are packed."""
 
     def forward(self, steps: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if lengths is None:
+        if lengths is None or steps.is_meta:  # without values there are no lengths to pack by
             return super().forward(steps)[0]
         packed = pack_padded_sequence(steps, lengths.cpu(), batch_first=True, enforce_sorted=False)
         outputs, longest = super().forward(packed)[0], steps.shape[1]

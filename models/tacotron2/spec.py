@@ -74,6 +74,7 @@ class Spec:
         ]
 
 
+LENGTHS_AT = 3
 SIZES = {
     "paper": Spec(),
     "tiny": Spec(

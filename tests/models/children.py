@@ -37,7 +37,7 @@ print(json.dumps(namespace["result"]))
 
 
 def run_python(
-    *arguments: str, timeout: int = 500, **variables: str
+    *arguments: str, timeout: int = 500, stdin: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python …` in the project's root; fail with its error output."""
     result = subprocess.run(
@@ -47,6 +47,7 @@ def run_python(
         capture_output=True,
         text=True,
         timeout=timeout,
+        input=stdin,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return result

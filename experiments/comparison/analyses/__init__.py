@@ -10,6 +10,7 @@ from experiments.comparison.analyses import (
     learning,
     memory_limits,
     published,
+    roofline,
     runs,
 )
 from experiments.comparison.analyses.evidence import Evidence, Part
@@ -30,6 +31,8 @@ BODY: tuple[Part, ...] = (
     lambda evidence: evidence.study_sections,
     learning.times_to_accuracy,
     breakdown.table,
+    roofline.figure,
+    roofline.table,
     memory_limits.table,
     batch_sizes.table,
     lambda evidence: tables.all_verdicts(evidence.comparison),

@@ -52,6 +52,7 @@ from experiments.config.settings import SMOKE
 from experiments.metrics import (
     CHECKS,
     HIDDEN,
+    OF_MACHINE,
     PER_STEP,
     PROFILED,
     TOTAL,
@@ -145,7 +146,8 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
     undecided, excluded, orders = zip(*parts, strict=True) if parts else ((), (), ())
     findings = _decide(itertools.chain(*undecided), levels)
 
-    unjudged = [name for name in frame.columns if name.startswith((PROFILED, CHECKS, TOTAL))]
+    shown = (PROFILED, CHECKS, TOTAL, *OF_MACHINE)
+    unjudged = [name for name in frame.columns if name.startswith(shown)]
     return Comparison(
         factor=spec.factor,
         baseline=levels[0],

@@ -31,6 +31,8 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
 class Classification:
     """Training whose weights, orders and augmentation depend only on seed and block."""
 
+    answered = 0
+
     def __init__(self, spec: CellSpec[Settings]) -> None:
         settings = spec.settings
         self._cell, self._settings = spec, settings

@@ -20,6 +20,7 @@ from experiments.cell.measure import (
     optimizer_config,
     record_implementation,
     write_run_files,
+    write_work,
 )
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
@@ -27,6 +28,7 @@ from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output, TimedPhase
 from experiments.studies.grid import Settings
 from models.contract import Array, Batch, Framework
+from models.flops import Network
 from models.layers import images
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
@@ -81,7 +83,10 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     expected = module.parameters(sizes)
     output.metrics(check_parameters(settings.model, expected, framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
-    batch = framework.place(images.batch(sizes, settings.image_size, rng, settings.batch_size))
+    batch = images.batch(sizes, settings.image_size, rng, settings.batch_size)
+    work = Network.computed(settings.model, sizes, [batch])
+    write_work(spec, framework, work, settings.batch_size, settings.batch_size)
+    batch = framework.place(batch)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     peaks = DevicePeaks(framework)

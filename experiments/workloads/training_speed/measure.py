@@ -18,6 +18,7 @@ from experiments.cell.measure import (
     optimizer_config,
     record_implementation,
     write_run_files,
+    write_work,
 )
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
@@ -27,6 +28,7 @@ from experiments.contract import CellSpec, Output
 from experiments.studies.training_speed import Settings
 from experiments.workloads.training_speed import inputs
 from models.contract import Batch, Framework
+from models.flops import Network
 from tracking import clock
 
 
@@ -44,6 +46,7 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
     batches = inputs.batches(module, sizes, settings.size, rows=rows, varying=varying, rng=rng)
+    write_work(spec, framework, Network.computed(model, sizes, batches), rows, rows)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer = framework.optimizer(network, optimizer_config(settings))
     peaks = DevicePeaks(framework)

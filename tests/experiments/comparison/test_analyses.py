@@ -18,6 +18,7 @@ from experiments.comparison.analyses import (
     hypotheses,
     learning,
     published,
+    roofline,
     workers,
 )
 from experiments.comparison.analyses.batch_sizes import curves, find_limit
@@ -143,6 +144,42 @@ def test_training_has_curve_if_batch_size_is_stratum_or_factor() -> None:
 
 
 MODELS = ("gnmt", "vgg16")
+
+
+def with_shares(of_peak: dict[str, float]) -> pd.DataFrame:
+    """Return a campaign whose levels reach these shares of a peak, more or less."""
+    compared = frame(blocks=8)
+    rng, intensity = np.random.default_rng(0), 12.5
+    typical = compared["framework"].map(of_peak).to_numpy(float)
+    return compared.assign(
+        **{
+            "train/mfu": typical * np.exp(rng.normal(0, 0.01, len(compared))),
+            "machine/peak_flops": 100e9,
+            "machine/bandwidth": 4e9,
+            "model/training_flops_per_byte": intensity,
+        }
+    )
+
+
+def test_roofline_has_the_share_of_each_level_with_its_interval() -> None:
+    comparison = compare(with_shares({"pytorch": 0.31, "tensorflow": 0.22}))
+    found = {point.level: point for point in roofline.points(comparison)}
+    assert found["pytorch"].share.value == pytest.approx(0.31, rel=0.01)
+    assert found["pytorch"].share.low < 0.31 < found["pytorch"].share.high
+    assert found["tensorflow"].roof == 50e9  # the memory's
+    evidence = Evidence(comparison)
+    (sentence,) = roofline.sentences(evidence)
+    assert "PyTorch 31 % and TensorFlow 22 %" in sentence
+    (section,) = roofline.table(evidence)
+    assert [line[1].text for line in section.lines if not isinstance(line, str)] == [*found]
+    assert [drawing.name for drawing in roofline.figure(evidence)] == ["roofline"]
+    assert not [row for row in comparison.rows if row.metric.endswith("mfu")]
+
+
+def test_roofline_is_absent_without_a_peak() -> None:
+    evidence = Evidence(compare(frame(blocks=8)))
+    parts = (roofline.sentences, roofline.table, roofline.figure)
+    assert all(part(evidence) == [] for part in parts)
 
 
 def profiled() -> pd.DataFrame:

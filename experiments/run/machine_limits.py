@@ -1,0 +1,152 @@
+"""How close cells came to the limits of the machine, which are measured before and after them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments import metrics
+from experiments.cell.measure import WORK
+from experiments.config import interpreters
+from experiments.contract import LIMITS, Limits
+from experiments.run import journal_runs, preflight
+from experiments.run.campaign import Campaign
+from experiments.run.cell_run import folder_of
+from experiments.run.sensing import write_metrics
+from tracking.records import RunKind, RunOutcome
+
+MOST_CHANGE = 0.05
+VALUE_BYTES = 4  # of weights, gradients and moments
+Place = tuple[str, str, int]
+
+
+def record(campaign: Campaign) -> list[str]:
+    """Record FLOPs, peak and MFU of the cells that have none yet.
+
+    Returns:
+        Lines on what could not be recorded.
+    """
+    recorder, runs = campaign.recorder, dict[str, dict[str, Any]]()
+    if not _found(campaign.prepared.findings):
+        return []
+    measured = journal_runs.read(recorder.folder)
+    for name, run in measured.items():
+        is_good = run.closed and run.closed.outcome == RunOutcome.OK
+        if is_good and run.tags.get("kind") == RunKind.CELL and metrics.FLOPS not in run.metrics:
+            file = recorder.folder / folder_of(run.tags["cell"], name) / WORK
+            if file.is_file():
+                runs[name] = json.loads(file.read_text())
+    if not runs:
+        return []
+    counts, troubles = _count(campaign, [work["network"] for work in runs.values()])
+    limits, changed = _limits(campaign, {tuple(work["place"]) for work in runs.values()})
+    for name, work in runs.items():
+        if counted := counts.get(json.dumps(work["network"])):
+            values = {key: value for key, (_, value) in measured[name].metrics.items()}
+            found = _metrics(work, counted, values, limits.get(tuple(work["place"])))
+            write_metrics(name, found, recorder.write)
+    return [*troubles, *changed]
+
+
+def _count(
+    campaign: Campaign, networks: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Mapping[str, float]], list[str]]:
+    """Return the FLOPs of each network by its JSON, counted in a process that imports PyTorch."""
+    texts = list(dict.fromkeys(map(json.dumps, networks)))
+    pythons = campaign.settings.pythons
+    if missing := interpreters.missing("pytorch", pythons):
+        return {}, [f"FLOPs are not counted: {missing}"]
+    campaign.recorder.display.begin("count FLOPs")
+    python = interpreters.separate("pytorch", pythons) or sys.executable
+    result = subprocess.run(
+        [python, "-m", "models.flops"],
+        cwd=Path(__file__).parents[2],
+        input=f"[{','.join(texts)}]",
+        capture_output=True,
+        text=True,
+    )
+    if result.returncode:
+        return {}, [f"FLOPs are not counted: the process exited with {result.returncode}"]
+    counted = dict(zip(texts, json.loads(result.stdout), strict=True))
+    troubles = [
+        f"FLOPs of {json.loads(text)['model']} are not counted: {reason}"
+        for text, reason in counted.items()
+        if isinstance(reason, str)
+    ]
+    counted = {text: each for text, each in counted.items() if not isinstance(each, str)}
+    return counted, troubles
+
+
+def _limits(campaign: Campaign, places: set[Place]) -> tuple[dict[Place, Limits], list[str]]:
+    """Return the highest limits of each place, and lines on those that changed meanwhile."""
+    prepared, best = campaign.prepared, dict[Place, Limits]()
+    if prepared.settings.on_cluster:  # its nodes differ
+        return {}, []
+    for found in _found(prepared.findings):
+        if found.place in places:
+            best[found.place] = _higher(found, best.get(found.place, found))
+    if not best:
+        return {}, []
+    campaign.recorder.display.begin("peak of the machine")
+    again = preflight.measure_limits(prepared, {limits.framework for limits in best.values()})
+    lines = []
+    for after in _found(check.findings for check in again):
+        before = best.get(after.place)
+        if before is None or before.framework != after.framework:
+            continue
+        change = after.peak_flops / before.peak_flops - 1
+        best[after.place] = _higher(after, before)
+        if abs(change) > MOST_CHANGE:
+            del best[after.place]
+            lines.append(
+                f"No share of the machine's peak on {after.device}: the fastest products of "
+                f"matrices had {before.peak_flops / 1e9:.0f} GFLOP/s before the campaign, and "
+                f"{after.peak_flops / 1e9:.0f} after it"
+            )
+    return best, lines
+
+
+def _found(findings: Iterable[Mapping[str, str]]) -> list[Limits]:
+    return [Limits(**json.loads(each[LIMITS])) for each in findings if LIMITS in each]
+
+
+def _higher(one: Limits, other: Limits) -> Limits:
+    faster = max(one, other, key=lambda limits: limits.peak_flops)
+    return Limits(**{**vars(faster), "bandwidth": max(one.bandwidth, other.bandwidth)})
+
+
+def _metrics(
+    work: Mapping[str, Any],
+    counted: Mapping[str, float],
+    values: Mapping[str, float],
+    limits: Limits | None,
+) -> dict[str, float]:
+    """Return the metrics of a run."""
+    trainable = values.get("model/trainable_parameters", 0.0)
+    weights = trainable + values.get("model/non_trainable_parameters", 0.0)
+    trained = weights + (1 + work["moments"]) * trainable
+    found = {
+        metrics.FLOPS: counted["forward"],
+        metrics.TRAINING_FLOPS: counted["training"],
+    }
+    phases = ("training", work["rows"], trained), ("answer", work["requested"], weights)
+    for key, (flops, rows, moved) in zip(metrics.INTENSITIES, phases, strict=True):
+        nbytes = VALUE_BYTES * moved + rows * counted["bytes_in_and_out"]
+        found[key] = rows * counted[flops] / nbytes
+    stepped = values.get("train/stepped_examples_per_second")
+    rates = (values.get(metrics.FREELY, stepped), values.get("inference/examples_per_second"))
+    if counted["tokens"]:
+        found[metrics.PADDING] = counted["padding_percent"]
+        if rates[0]:
+            found[metrics.TOKENS] = rates[0] * counted["tokens"]
+    if limits:
+        found |= {metrics.PEAK: limits.peak_flops}
+        found |= {metrics.BANDWIDTH: limits.bandwidth} if limits.bandwidth else {}
+        for key, (flops, *_), rate in zip(metrics.SHARES_OF_PEAK, phases, rates, strict=True):
+            if rate:
+                found[key] = rate * counted[flops] / limits.peak_flops
+    return found

@@ -1,0 +1,82 @@
+"""Limits of a machine: FLOP/s of the fastest products of matrices, bytes/s of its memory.
+
+A framework's products are those of `models.products`, by the path of its inference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from models.contract import Framework
+from models.devices import CPU
+from models.products import LAYERS
+
+WIDTHS = (512, 1_024, 2_048, 4_096, 8_192, 16_384)
+# No wider matrices where their products would take longer.
+MAX_SECONDS = 0.4
+REPETITIONS = 4
+# Of each array of the triad, which no cache holds.
+TRIAD_BYTES = 2**27
+
+
+def peak_flops(framework: Framework) -> float:
+    """Return FLOP/s of the fastest products of square matrices by the framework's own kernels.
+
+    Args:
+        framework: With the threads, the device and the precision of cells.
+    """
+    best, seconds = 0.0, 0.0
+    for width in WIDTHS:
+        if 8 * seconds > MAX_SECONDS:
+            break
+        network = framework.build("products", width)
+        inputs = framework.place_inputs((np.ones((width, width), np.float32),))
+        framework.infer(network, inputs)
+        seconds = _shortest(lambda: framework.infer(network, inputs))  # noqa: B023
+        best = max(best, 2 * (LAYERS * width**3 + width**2) / seconds)
+    return best
+
+
+def bandwidth(framework: Framework, threads: int) -> float:
+    """Return bytes/s of a triad, which reads two arrays and writes one; 0 if it is not known.
+
+    Args:
+        framework: On a GPU it is measured with PyTorch only.
+        threads: That compute it on the CPU.
+    """
+    values = TRIAD_BYTES // 4
+    if framework.device == CPU:
+        a, b, c = (np.ones(values, np.float32) for _ in range(3))
+        cuts = np.linspace(0, values, threads + 1, dtype=int)
+        parts = [slice(*cuts[at : at + 2]) for at in range(threads)]
+        with ThreadPoolExecutor(threads) as pool:  # NumPy computes without Python's lock
+
+            def triad() -> None:
+                list(pool.map(lambda part: np.add(b[part], c[part], out=a[part]), parts))
+
+            return 3 * TRIAD_BYTES / _shortest(triad)
+    if framework.architecture != "pytorch":
+        return 0.0
+    import torch
+
+    x, y, z = (torch.ones(values, device=framework.device) for _ in range(3))
+
+    def triad_on_device() -> None:
+        torch.add(x, y, alpha=3.0, out=z)
+        framework.synchronise()
+
+    triad_on_device()
+    return 3 * TRIAD_BYTES / _shortest(triad_on_device)
+
+
+def _shortest(work: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(REPETITIONS):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

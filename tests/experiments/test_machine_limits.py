@@ -1,0 +1,79 @@
+"""FLOPs, peak and MFU of a campaign's cells, recorded after the last one."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.cli.codes import DONE, NO_VERDICT
+from models import limits
+from tests.conftest import Place
+from tests.experiments import small_campaigns
+
+QUICK = {"frameworks": "toy,toy+twin", "batch_sizes": "2", "image_sizes": "28", "seconds": "0.05"}
+PEAK, BANDWIDTH = 5e9, 1e9
+# LeNet-5: convolutions of 6 and 16 filters of 5 × 5, then three linear layers.
+FLOPS = 2 * (28**2 * 6 * 25 + 10**2 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10)
+
+
+@pytest.fixture
+def peaks(monkeypatch: pytest.MonkeyPatch, local_cells: None) -> list[float]:
+    """Return the peaks that the next checks find, in order; the toy multiplies no matrices."""
+    found = [PEAK, 0.9 * PEAK, 1.02 * PEAK]
+
+    def next_peak(_: object) -> float:
+        return found.pop(0)
+
+    monkeypatch.setattr(limits, "peak_flops", next_peak)
+    monkeypatch.setattr(limits, "bandwidth", lambda *_: BANDWIDTH)
+    return found
+
+
+def _measure(place: Place, code: int = NO_VERDICT, **options: str) -> None:
+    grid = {"models": "lenet", "phases": "inference,train", "classes": "10", **QUICK, **options}
+    done = place.call(*small_campaigns.command(place, "grid", **grid))
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_shares_of_the_peak_are_as_the_throughputs(place: Place, peaks: list[float]) -> None:
+    """The twin is the same library as the toy; the peak is the higher of before and after."""
+    peaks.remove(0.9 * PEAK)
+    _measure(place)
+    assert peaks == []
+    runs = small_campaigns.cells(place)
+    assert len(runs) == 2
+    for run in runs:
+        found = run.data.metrics
+        assert found["machine/peak_flops"] == 1.02 * PEAK
+        assert found["machine/bandwidth"] == BANDWIDTH
+        assert found["model/flops_per_example"] == FLOPS
+        training = found["model/training_flops_per_example"]
+        assert 2.5 < training / FLOPS < 3.1
+        rate = found["train/examples_per_second"]
+        assert found["train/mfu"] == pytest.approx(rate * training / (1.02 * PEAK))
+        weights = found["model/trainable_parameters"]
+        moved = 4 * weights + 2 * 4 * (28**2 + 10)
+        assert found["model/inference_flops_per_byte"] == pytest.approx(2 * FLOPS / moved)
+    a, b = (run.data.metrics for run in runs)
+    for share, rate in (
+        ("train/mfu", "train/examples_per_second"),
+        ("inference/mfu", "inference/examples_per_second"),
+    ):
+        assert a[share] / b[share] == pytest.approx(a[rate] / b[rate])
+    report = small_campaigns.report(place)
+    assert "How far from the machine’s limit" in report
+
+
+def test_peak_that_changes_meanwhile_is_refused(place: Place, peaks: list[float]) -> None:
+    peaks.remove(1.02 * PEAK)
+    _measure(place)
+    for run in small_campaigns.cells(place):
+        assert "model/flops_per_example" in run.data.metrics
+        assert not {"train/mfu", "machine/peak_flops"} & run.data.metrics.keys()
+    assert "No share of the machine's peak on cpu" in small_campaigns.report(place)
+
+
+def test_smoke_test_measures_no_peak(place: Place, peaks: list[float]) -> None:
+    _measure(place, code=DONE, preset="smoke")
+    assert len(peaks) == 3
+    for run in small_campaigns.cells(place):
+        assert not [name for name in run.data.metrics if "flops" in name or "mfu" in name]
