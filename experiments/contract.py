@@ -361,7 +361,7 @@ class Limits:
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """What decides on them besides the machine."""
+        """Settings that decide on them besides the machine."""
         return self.device, self.precision, self.threads
 
 

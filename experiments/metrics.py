@@ -44,9 +44,10 @@ SHARES_OF_PEAK = ("train/mfu", "inference/mfu")
 FLOPS, TRAINING_FLOPS = "model/flops_per_example", "model/training_flops_per_example"
 TOKENS = "train/tokens_per_second"
 PEAK, BANDWIDTH = "machine/peak_flops", "machine/bandwidth"
+VENDOR_PEAK = "machine/vendor_peak_flops"
 INTENSITIES = ("model/training_flops_per_byte", "model/inference_flops_per_byte")
 PADDING = "model/padding_percent"
-OF_MACHINE = (*SHARES_OF_PEAK, TOKENS, PEAK, BANDWIDTH, *INTENSITIES, PADDING)
+OF_MACHINE = (*SHARES_OF_PEAK, TOKENS, PEAK, VENDOR_PEAK, BANDWIDTH, *INTENSITIES, PADDING)
 HIDDEN = ("live/", "system/", TO_ACCURACY, *SHARES_OF_PEAK, TOKENS, *UNJUDGED)
 # Unknown to the catalogue, and read by programs only.
 _DETAILS = (*UNJUDGED, "cpu/clock_", "gpu/clock_", "memory/peak_device_process_")

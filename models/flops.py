@@ -196,9 +196,9 @@ def _convolution_backward(
     **_: Any,
 ) -> int:
     """Return FLOPs of a convolution's gradients: PyTorch's formula ignores groups."""
-    is_transposed, wanted = options[4], options[7]
+    is_transposed, needed = options[4], options[7]
     multiplied = prod(inputs if is_transposed else gradients) * prod(weights[1:])
-    return 2 * multiplied * sum(wanted[:2])
+    return 2 * multiplied * sum(needed[:2])
 
 
 def main() -> None:

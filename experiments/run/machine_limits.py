@@ -17,10 +17,19 @@ from experiments.run import journal_runs, preflight
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import folder_of
 from experiments.run.sensing import write_metrics
+from models.devices import CPU
+from tracking import provenance
 from tracking.records import RunKind, RunOutcome
 
 MOST_CHANGE = 0.05
 VALUE_BYTES = 4  # of weights, gradients and moments
+# FLOP/s of GPUs by a part of their names, without sparsity. Source: NVIDIA's data sheets.
+VENDOR = {
+    "H200": {"float32": 67e12, "tf32": 494.7e12, "bfloat16": 989.4e12},
+    "H100 80GB HBM3": {"float32": 67e12, "tf32": 494.7e12, "bfloat16": 989.4e12},
+    "H100 PCIe": {"float32": 51e12, "tf32": 378e12, "bfloat16": 756e12},
+    "A100": {"float32": 19.5e12, "tf32": 156e12, "bfloat16": 312e12},
+}
 Place = tuple[str, str, int]
 
 
@@ -31,7 +40,7 @@ def record(campaign: Campaign) -> list[str]:
         Lines on what could not be recorded.
     """
     recorder, runs = campaign.recorder, dict[str, dict[str, Any]]()
-    if not _found(campaign.prepared.findings):
+    if not _measured_limits(campaign.prepared.findings):
         return []
     measured = journal_runs.read(recorder.folder)
     for name, run in measured.items():
@@ -47,8 +56,8 @@ def record(campaign: Campaign) -> list[str]:
     for name, work in runs.items():
         if counted := counts.get(json.dumps(work["network"])):
             values = {key: value for key, (_, value) in measured[name].metrics.items()}
-            found = _metrics(work, counted, values, limits.get(tuple(work["place"])))
-            write_metrics(name, found, recorder.write)
+            limit = limits.get(tuple(work["place"]))
+            write_metrics(name, _metrics(work, counted, values, limit), recorder.write)
     return [*troubles, *changed]
 
 
@@ -86,15 +95,15 @@ def _limits(campaign: Campaign, places: set[Place]) -> tuple[dict[Place, Limits]
     prepared, best = campaign.prepared, dict[Place, Limits]()
     if prepared.settings.on_cluster:  # its nodes differ
         return {}, []
-    for found in _found(prepared.findings):
-        if found.place in places:
-            best[found.place] = _higher(found, best.get(found.place, found))
+    for limits in _measured_limits(prepared.findings):
+        if limits.place in places:
+            best[limits.place] = _higher(limits, best.get(limits.place, limits))
     if not best:
         return {}, []
     campaign.recorder.display.begin("peak of the machine")
     again = preflight.measure_limits(prepared, {limits.framework for limits in best.values()})
     lines = []
-    for after in _found(check.findings for check in again):
+    for after in _measured_limits(check.findings for check in again):
         before = best.get(after.place)
         if before is None or before.framework != after.framework:
             continue
@@ -110,13 +119,13 @@ def _limits(campaign: Campaign, places: set[Place]) -> tuple[dict[Place, Limits]
     return best, lines
 
 
-def _found(findings: Iterable[Mapping[str, str]]) -> list[Limits]:
+def _measured_limits(findings: Iterable[Mapping[str, str]]) -> list[Limits]:
     return [Limits(**json.loads(each[LIMITS])) for each in findings if LIMITS in each]
 
 
-def _higher(one: Limits, other: Limits) -> Limits:
-    faster = max(one, other, key=lambda limits: limits.peak_flops)
-    return Limits(**{**vars(faster), "bandwidth": max(one.bandwidth, other.bandwidth)})
+def _higher(a: Limits, b: Limits) -> Limits:
+    faster = max(a, b, key=lambda limits: limits.peak_flops)
+    return Limits(**{**vars(faster), "bandwidth": max(a.bandwidth, b.bandwidth)})
 
 
 def _metrics(
@@ -129,24 +138,27 @@ def _metrics(
     trainable = values.get("model/trainable_parameters", 0.0)
     weights = trainable + values.get("model/non_trainable_parameters", 0.0)
     trained = weights + (1 + work["moments"]) * trainable
-    found = {
+    results = {
         metrics.FLOPS: counted["forward"],
         metrics.TRAINING_FLOPS: counted["training"],
     }
     phases = ("training", work["rows"], trained), ("answer", work["requested"], weights)
     for key, (flops, rows, moved) in zip(metrics.INTENSITIES, phases, strict=True):
         nbytes = VALUE_BYTES * moved + rows * counted["bytes_in_and_out"]
-        found[key] = rows * counted[flops] / nbytes
+        results[key] = rows * counted[flops] / nbytes
     stepped = values.get("train/stepped_examples_per_second")
     rates = (values.get(metrics.FREELY, stepped), values.get("inference/examples_per_second"))
     if counted["tokens"]:
-        found[metrics.PADDING] = counted["padding_percent"]
+        results[metrics.PADDING] = counted["padding_percent"]
         if rates[0]:
-            found[metrics.TOKENS] = rates[0] * counted["tokens"]
+            results[metrics.TOKENS] = rates[0] * counted["tokens"]
     if limits:
-        found |= {metrics.PEAK: limits.peak_flops}
-        found |= {metrics.BANDWIDTH: limits.bandwidth} if limits.bandwidth else {}
+        results |= {metrics.PEAK: limits.peak_flops}
+        results |= {metrics.BANDWIDTH: limits.bandwidth} if limits.bandwidth else {}
+        gpus = provenance.gpus() if limits.device != CPU else []
+        for part in (part for part in VENDOR if gpus and part in gpus[0]):
+            results |= {metrics.VENDOR_PEAK: VENDOR[part].get(limits.precision, 0.0)}
         for key, (flops, *_), rate in zip(metrics.SHARES_OF_PEAK, phases, rates, strict=True):
             if rate:
-                found[key] = rate * counted[flops] / limits.peak_flops
-    return found
+                results[key] = rate * counted[flops] / limits.peak_flops
+    return results

@@ -101,8 +101,9 @@ def _measure_limits(spec: AnyCell, framework: Framework, output: Emitter) -> Non
     threads = spec.threads or len(os.sched_getaffinity(0))
     with suppress(ModelError):  # a framework that computes no products of matrices
         peak_flops = limits.peak_flops(framework)
-        found = Limits(spec.framework, *place, peak_flops, limits.bandwidth(framework, threads))
-        output.record(Tags(spec.run, {LIMITS: json.dumps(asdict(found))}))
+        bandwidth = limits.bandwidth(framework, threads)
+        measured = Limits(spec.framework, *place, peak_flops, bandwidth)
+        output.record(Tags(spec.run, {LIMITS: json.dumps(asdict(measured))}))
 
 
 def _study(name: str) -> Study:

@@ -66,6 +66,7 @@ class Point:
     intensity: float
     peak: float
     bandwidth: float | None
+    vendor_peak: float | None
     tokens: float | None
     padding: float | None
 
@@ -87,7 +88,12 @@ def points(comparison: Comparison) -> list[Point]:
                 place, peak = (_mean(comparison, name, key) for name in (intensity, metrics.PEAK))
                 if len(logs) and place and peak:
                     typical = estimates.exponential(estimates.trimmed_mean(logs))
-                    names = (metrics.BANDWIDTH, metrics.TOKENS, metrics.PADDING)
+                    names = (
+                        metrics.BANDWIDTH,
+                        metrics.VENDOR_PEAK,
+                        metrics.TOKENS,
+                        metrics.PADDING,
+                    )
                     rest = (_mean(comparison, name, key) for name in names)
                     results.append(Point(*key, phase, typical, place, peak, *rest))
     return results
@@ -107,10 +113,10 @@ def sentences(evidence: Evidence) -> list[str]:
     """Return which share of the peak each level reached in training, or else in inference."""
     comparison = evidence.comparison
     for phase in PHASES:
-        found = [point for point in points(comparison) if point.phase == phase]
+        of_phase = [point for point in points(comparison) if point.phase == phase]
         parts = []
         for level in comparison.levels:
-            if shares := [100 * point.share.value for point in found if point.level == level]:
+            if shares := [100 * point.share.value for point in of_phase if point.level == level]:
                 texts = [wording.number(share, 2) for share in (min(shares), max(shares))]
                 name = wording.level_name(level, comparison.factor)
                 parts.append(f"{name} {' to '.join(dict.fromkeys(texts))} %")
@@ -121,7 +127,10 @@ def sentences(evidence: Evidence) -> list[str]:
 
 def table(evidence: Evidence) -> list[Section]:
     """Return the share of the peak of each level, and the roof above it."""
-    numbers = ("GFLOP/s", "MFU", "95 % interval", "FLOPs a byte", "roof", "tokens/s", "padding")
+    numbers = (
+        *("GFLOP/s", "MFU", "95 % interval", "of the vendor’s peak", "FLOPs a byte", "roof"),
+        *("tokens/s", "padding"),
+    )
     header: Header = ("stratum", evidence.comparison.factor, "phase", *map(number, numbers))
     rows: list[Line] = [
         (
@@ -131,6 +140,9 @@ def table(evidence: Evidence) -> list[Section]:
             wording.NONE
             if np.isinf(point.share.high)
             else f"{_percent(point.share.low)} to {_percent(point.share.high)}",
+            _percent(point.share.value * point.peak / point.vendor_peak)
+            if point.vendor_peak
+            else wording.NONE,
             wording.number(point.intensity),
             wording.NONE if point.roof is None else _percent(point.roof / point.peak),
             wording.NONE
@@ -149,25 +161,25 @@ def _percent(share: float) -> str:
 
 def figure(evidence: Evidence) -> list[Drawing]:
     """Return the roofline, a panel for each phase."""
-    found = points(evidence.comparison)
+    reached = points(evidence.comparison)
     panels = [
         partial(_panel, phase, inside, evidence.colours)
         for phase in PHASES
-        if (inside := [point for point in found if point.phase == phase])
+        if (inside := [point for point in reached if point.phase == phase])
     ]
     return paneled("roofline", "Roofline", FIGURE, evidence.colours, panels, panel_inches=3.2)
 
 
-def _panel(phase: str, found: Sequence[Point], colours: Colours, axes: Axes) -> None:
+def _panel(phase: str, reached: Sequence[Point], colours: Colours, axes: Axes) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    intensities = [point.intensity for point in found]
+    intensities = [point.intensity for point in reached]
     ends = np.geomspace(min(intensities) / 3, max(intensities) * 3, 200)
-    for peak, bandwidth in {(point.peak, point.bandwidth) for point in found}:
+    for peak, bandwidth in {(point.peak, point.bandwidth) for point in reached}:
         roof = np.minimum(peak, ends * bandwidth) if bandwidth else np.full_like(ends, peak)
         axes.plot(ends, roof / GIGA, color=INK, linewidth=1.0, zorder=1)
-    for stratum in dict.fromkeys(point.stratum for point in found):
-        inside = [point for point in found if point.stratum == stratum]
+    for stratum in dict.fromkeys(point.stratum for point in reached):
+        inside = [point for point in reached if point.stratum == stratum]
         achieved = np.array([point.share.value * point.peak for point in inside]) / GIGA
         at = [point.intensity for point in inside]
         axes.plot(at, achieved, color=SOFT, linewidth=0.6, zorder=2)
