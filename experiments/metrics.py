@@ -48,7 +48,7 @@ VENDOR_PEAK = "machine/vendor_peak_flops"
 INTENSITIES = ("model/training_flops_per_byte", "model/inference_flops_per_byte")
 PADDING = "model/padding_percent"
 OF_MACHINE = (*SHARES_OF_PEAK, TOKENS, PEAK, VENDOR_PEAK, BANDWIDTH, *INTENSITIES, PADDING)
-HIDDEN = ("live/", "system/", TO_ACCURACY, *SHARES_OF_PEAK, TOKENS, *UNJUDGED)
+HIDDEN = ("live/", "system/", TO_ACCURACY, *SHARES_OF_PEAK, *UNJUDGED)
 # Unknown to the catalogue, and read by programs only.
 _DETAILS = (*UNJUDGED, "cpu/clock_", "gpu/clock_", "memory/peak_device_process_")
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")

@@ -18,18 +18,12 @@ from experiments.run.campaign import Campaign
 from experiments.run.cell_run import folder_of
 from experiments.run.sensing import write_metrics
 from models.devices import CPU
+from models.frameworks import VENDOR_PEAKS
 from tracking import provenance
 from tracking.records import RunKind, RunOutcome
 
 MOST_CHANGE = 0.05
 VALUE_BYTES = 4  # of weights, gradients and moments
-# FLOP/s of GPUs by a part of their names, without sparsity. Source: NVIDIA's data sheets.
-VENDOR = {
-    "H200": {"float32": 67e12, "tf32": 494.7e12, "bfloat16": 989.4e12},
-    "H100 80GB HBM3": {"float32": 67e12, "tf32": 494.7e12, "bfloat16": 989.4e12},
-    "H100 PCIe": {"float32": 51e12, "tf32": 378e12, "bfloat16": 756e12},
-    "A100": {"float32": 19.5e12, "tf32": 156e12, "bfloat16": 312e12},
-}
 Place = tuple[str, str, int]
 
 
@@ -156,8 +150,9 @@ def _metrics(
         results |= {metrics.PEAK: limits.peak_flops}
         results |= {metrics.BANDWIDTH: limits.bandwidth} if limits.bandwidth else {}
         gpus = provenance.gpus() if limits.device != CPU else []
-        for part in (part for part in VENDOR if gpus and part in gpus[0]):
-            results |= {metrics.VENDOR_PEAK: VENDOR[part].get(limits.precision, 0.0)}
+        for part, peaks in VENDOR_PEAKS.items():
+            if gpus and part in gpus[0] and limits.precision in peaks:
+                results[metrics.VENDOR_PEAK] = peaks[limits.precision]
         for key, (flops, *_), rate in zip(metrics.SHARES_OF_PEAK, phases, rates, strict=True):
             if rate:
                 results[key] = rate * counted[flops] / limits.peak_flops

@@ -45,6 +45,13 @@ GRAPH_OPTIMIZERS = (
 # weights, loss and optimizer are float32, convolutions and products bfloat16.
 TRAINING_PRECISIONS = ("float32", "tf32", "bfloat16")
 PRECISIONS = (*TRAINING_PRECISIONS, "float64")
+# FLOP/s of GPUs by a part of their names, without sparsity. Source: NVIDIA's data sheets.
+VENDOR_PEAKS = {
+    "H200": {"float32": 67e12, "tf32": 494.7e12, "bfloat16": 989.4e12},
+    "H100 80GB HBM3": {"float32": 67e12, "tf32": 494.7e12, "bfloat16": 989.4e12},
+    "H100 PCIe": {"float32": 51e12, "tf32": 378e12, "bfloat16": 756e12},
+    "A100": {"float32": 19.5e12, "tf32": 156e12, "bfloat16": 312e12},
+}
 
 
 @dataclass(frozen=True)
