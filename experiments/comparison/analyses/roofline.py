@@ -14,13 +14,14 @@ from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
 from experiments.comparison.report.canvas import (
     INK,
+    LABEL_WIDTH,
     SOFT,
     Colours,
     Drawing,
     frame,
-    label_of,
     paneled,
     plain_ticks,
+    shortened,
 )
 from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import decimal, number
@@ -188,7 +189,8 @@ def _panel(phase: str, reached: Sequence[Point], colours: Colours, axes: Axes) -
             if np.isfinite(bounds).all():
                 axes.vlines(x, *bounds, color=colours[point.level], linewidth=2.2, zorder=3)
             axes.scatter(x, y, s=30, color=colours[point.level], linewidths=0, zorder=4)
-        note, below = label_of("", stratum), (at[0], achieved.min())
+        values = (part.rpartition("=")[2] for part in stratum.split(", "))
+        note, below = shortened(", ".join(values), LABEL_WIDTH), (at[0], achieved.min())
         axes.annotate(
             note, below, (0, -6), textcoords="offset points", ha="center", va="top", fontsize=7
         )
