@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 
@@ -23,7 +22,7 @@ from experiments.config import memory
 from experiments.config.settings import TrainingSettings
 from experiments.contract import DEVICE, LIMITS, AnyCell, CellSpec, Limits, Study
 from models import limits
-from models.contract import Framework, ModelError
+from models.contract import Framework
 from models.errors import NoDevice, innermost_frames
 from tracking import clock, nvml
 from tracking.errors import EvenhandError
@@ -99,8 +98,7 @@ def _measure_limits(spec: AnyCell, framework: Framework, output: Emitter) -> Non
             return
         framework = opened(replace(spec, framework=library))
     threads = spec.threads or len(os.sched_getaffinity(0))
-    with suppress(ModelError):  # a framework that computes no products of matrices
-        peak_flops = limits.peak_flops(framework)
+    if peak_flops := limits.peak_flops(framework):
         bandwidth = limits.bandwidth(framework, threads)
         measured = Limits(spec.framework, *place, peak_flops, bandwidth)
         output.record(Tags(spec.run, {LIMITS: json.dumps(asdict(measured))}))
