@@ -15,7 +15,6 @@ from experiments.comparison.report import wording
 from experiments.comparison.report.canvas import (
     INK,
     LABEL_WIDTH,
-    SOFT,
     Colours,
     Drawing,
     frame,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GIGA = 1e9
+SPREAD = 0.08  # between levels of one intensity, of its logarithm
 PHASES = dict(
     zip(
         ("training", "inference"),
@@ -179,18 +179,20 @@ def _panel(phase: str, reached: Sequence[Point], colours: Colours, axes: Axes) -
     for peak, bandwidth in {(point.peak, point.bandwidth) for point in reached}:
         roof = np.minimum(peak, ends * bandwidth) if bandwidth else np.full_like(ends, peak)
         axes.plot(ends, roof / GIGA, color=INK, linewidth=1.0, zorder=1)
+    places = {level: SPREAD * (at - (len(colours) - 1) / 2) for at, level in enumerate(colours)}
     for stratum in dict.fromkeys(point.stratum for point in reached):
         inside = [point for point in reached if point.stratum == stratum]
-        achieved = np.array([point.share.value * point.peak for point in inside]) / GIGA
-        at = [point.intensity for point in inside]
-        axes.plot(at, achieved, color=SOFT, linewidth=0.6, zorder=2)
-        for point, x, y in zip(inside, at, achieved, strict=True):
-            bounds = np.array([point.share.low, point.share.high]) * point.peak / GIGA
+        lowest = float("inf")
+        for point in inside:
+            x, colour = point.intensity * np.exp(places[point.level]), colours[point.level]
+            share = (point.share.value, point.share.low, point.share.high)
+            y, *bounds = np.array(share) * point.peak / GIGA
             if np.isfinite(bounds).all():
-                axes.vlines(x, *bounds, color=colours[point.level], linewidth=2.2, zorder=3)
-            axes.scatter(x, y, s=30, color=colours[point.level], linewidths=0, zorder=4)
+                axes.vlines(x, *bounds, color=colour, linewidth=2.2, zorder=3)
+            axes.scatter(x, y, s=30, color=colour, linewidths=0, zorder=4)
+            lowest = min(lowest, y, bounds[0] or y)
         values = (part.rpartition("=")[2] for part in stratum.split(", "))
-        note, below = shortened(", ".join(values), LABEL_WIDTH), (at[0], achieved.min())
+        note, below = shortened(", ".join(values), LABEL_WIDTH), (inside[0].intensity, lowest)
         axes.annotate(
             note, below, (0, -6), textcoords="offset points", ha="center", va="top", fontsize=7
         )
