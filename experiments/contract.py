@@ -35,6 +35,8 @@ NO_DEVICE = "no_device"
 DEVICE = "device"
 # Results of a check: seconds of a training step, and of a request with making its inputs.
 STEP_SECONDS, REQUEST_SECONDS = "check.step_seconds", "check.request_seconds"
+# File of a cell's folder, from which the parent counts FLOPs.
+WORK = "work.json"
 # Input of a check: whether it measures the limits of the machine; result: JSON of `Limits`.
 LIMITS = "check.limits"
 # Tag of a cell: processes of its program that had to be ended.
@@ -453,12 +455,12 @@ class Output(Protocol):
 class Task(Protocol):
     """Training in terms of NumPy arrays, the same for every framework.
 
-    answered: steps of the answer to a request; 0 if it is one forward pass.
+    answer_length: of a request, in steps; 0 if it is one forward pass.
     """
 
     model: str
     spec: Any
-    answered: int
+    answer_length: int
     steps_per_epoch: int
     examples_a_step: int
     parameters: tuple[int, int]

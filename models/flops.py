@@ -28,18 +28,18 @@ class Network:
     """Network, and the shapes of the batches that it computed.
 
     sizes: fields of its spec. batches: shape and type of each input. lengths: of the sequences in
-    each batch; empty for images. answered: length of an answer; 0 for one forward pass of an input.
+    each batch; empty for images. answer_length: of a request; 0 for one forward pass of an input.
     """
 
     model: str
     sizes: Mapping[str, Any]
     batches: Sequence[Sequence[tuple[Sequence[int], str]]]
     lengths: Sequence[Sequence[int]] = ()
-    answered: int = 0
+    answer_length: int = 0
 
     @classmethod
     def computed(
-        cls, model: str, sizes: Any, batches: Sequence[Batch], answered: int = 0
+        cls, model: str, sizes: Any, batches: Sequence[Batch], answer_length: int = 0
     ) -> Network:
         """Return the network that has computed batches.
 
@@ -47,13 +47,13 @@ class Network:
             model: Its name.
             sizes: Its spec.
             batches: Of as many rows each.
-            answered: Steps of an answer.
+            answer_length: Steps of an answer.
         """
         shapes = [[(array.shape, str(array.dtype)) for array in each.inputs] for each in batches]
         at = models.spec(model).LENGTHS_AT
         arrays = [batch.inputs[at] for batch in batches] if at is not None else []
         lengths = [each if each.ndim == 1 else (each != 0).sum(1) for each in arrays]
-        return cls(model, asdict(sizes), shapes, [each.tolist() for each in lengths], answered)
+        return cls(model, asdict(sizes), shapes, [each.tolist() for each in lengths], answer_length)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def count(network: Network) -> Counts:
     computed, _, outputs = np.mean(padded, axis=0)
     everything = np.concatenate(network.lengths)
     forward, training, _ = of_lengths(everything.tolist())
-    answer = of_lengths([network.answered])[0] if network.answered else forward
+    answer = of_lengths([network.answer_length])[0] if network.answer_length else forward
     padding_percent = 100 * max(0.0, 1 - forward / computed)
     nbytes = outputs + np.mean(list(map(_bytes, batches)))
     values = (forward, training, answer, padding_percent, everything.mean(), nbytes)

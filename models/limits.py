@@ -21,8 +21,8 @@ WIDTHS = (512, 1_024, 2_048, 4_096, 8_192, 16_384)
 MAX_SECONDS = 0.2
 # What is timed is repeated for so long: a busy neighbour slows most of the repetitions, not all.
 SECONDS, REPETITIONS = 0.8, 4
-# Of each array of the triad, which no cache holds.
-TRIAD_BYTES = 2**27
+# Of each array whose sum is timed, which no cache holds.
+ARRAY_BYTES = 2**27
 
 
 def peak_flops(framework: Framework) -> float:
@@ -48,35 +48,35 @@ def peak_flops(framework: Framework) -> float:
 
 
 def bandwidth(framework: Framework, threads: int) -> float:
-    """Return bytes/s of a triad, which reads two arrays and writes one; 0 if it is not known.
+    """Return bytes/s of a sum, which reads two arrays and writes one; 0 if it is not known.
 
     Args:
         framework: On a GPU it is measured with PyTorch only.
         threads: That compute it on the CPU.
     """
-    values = TRIAD_BYTES // 4
+    values = ARRAY_BYTES // 4
     if framework.device == CPU:
         a, b, c = (np.ones(values, np.float32) for _ in range(3))
         cuts = np.linspace(0, values, threads + 1, dtype=int)
         parts = [slice(*cuts[at : at + 2]) for at in range(threads)]
         with ThreadPoolExecutor(threads) as pool:  # NumPy computes without Python's lock
 
-            def triad() -> None:
+            def add() -> None:
                 list(pool.map(lambda part: np.add(b[part], c[part], out=a[part]), parts))
 
-            return 3 * TRIAD_BYTES / _shortest(triad)
+            return 3 * ARRAY_BYTES / _shortest(add)
     if framework.architecture != "pytorch":
         return 0.0
     import torch
 
     x, y, z = (torch.ones(values, device=framework.device) for _ in range(3))
 
-    def triad_on_device() -> None:
-        torch.add(x, y, alpha=3.0, out=z)
+    def add_on_device() -> None:
+        torch.add(x, y, out=z)
         framework.synchronise()
 
-    triad_on_device()
-    return 3 * TRIAD_BYTES / _shortest(triad_on_device)
+    add_on_device()
+    return 3 * ARRAY_BYTES / _shortest(add_on_device)
 
 
 def _shortest(work: Callable[[], object]) -> float:

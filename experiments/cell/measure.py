@@ -26,7 +26,7 @@ from experiments.config.settings import (
     TrainingSettings,
     cell_values,
 )
-from experiments.contract import AnyCell, CellSpec, Output, Task
+from experiments.contract import WORK, AnyCell, CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
 from models.devices import CPU
 from models.flops import Network
@@ -36,8 +36,6 @@ from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
 
 LIVE_SECONDS = 1.0
-# File of a cell's folder, from which the parent counts FLOPs.
-WORK = "work.json"
 
 
 def measure(task: Task, spec: CellSpec[ModelSettings], framework: Framework, output: Output) -> Any:
@@ -51,7 +49,7 @@ def measure(task: Task, spec: CellSpec[ModelSettings], framework: Framework, out
     first = next(iter(task.validation()))
     initial_loss = mean_loss(framework, network, [first])
     output.metrics({**parameters, "check/initial_loss": initial_loss})
-    work = Network.computed(task.model, task.spec, [first], task.answered)
+    work = Network.computed(task.model, task.spec, [first], task.answer_length)
     rows = (task.examples_a_step, settings.inference_batch_sizes[0])
     write_work(spec, framework, work, *rows)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import metrics
-from experiments.cell.measure import WORK
 from experiments.config import interpreters
-from experiments.contract import LIMITS, Limits
+from experiments.contract import LIMITS, WORK, Limits
 from experiments.run import journal_runs, preflight
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import folder_of
@@ -95,22 +94,24 @@ def _limits(campaign: Campaign, places: set[Place]) -> tuple[dict[Place, Limits]
     if not best:
         return {}, []
     campaign.recorder.display.begin("peak of the machine")
-    again = preflight.measure_limits(prepared, {limits.framework for limits in best.values()})
-    lines = []
-    for after in _measured_limits(check.findings for check in again):
-        before = best.get(after.place)
-        if before is None or before.framework != after.framework:
+    frameworks = {limits.framework for limits in best.values()}
+    checks = preflight.check_frameworks(prepared, frameworks)
+    again = {
+        (limits.place, limits.framework): limits
+        for limits in _measured_limits(check.findings for check in checks)
+    }
+    confirmed, lines = dict[Place, Limits](), list[str]()
+    for place, before in best.items():
+        after = again.get((place, before.framework))
+        if after and abs(after.peak_flops / before.peak_flops - 1) <= MOST_CHANGE:
+            confirmed[place] = _higher(after, before)
             continue
-        change = after.peak_flops / before.peak_flops - 1
-        best[after.place] = _higher(after, before)
-        if abs(change) > MOST_CHANGE:
-            del best[after.place]
-            lines.append(
-                f"No share of the machine's peak on {after.device}: the fastest products of "
-                f"matrices had {before.peak_flops / 1e9:.0f} GFLOP/s before the campaign, and "
-                f"{after.peak_flops / 1e9:.0f} after it"
-            )
-    return best, lines
+        speed = f"{after.peak_flops / 1e9:.0f}" if after else "unknown"
+        lines.append(
+            f"No share of the machine's peak on {before.device}: the fastest products of matrices "
+            f"had {before.peak_flops / 1e9:.0f} GFLOP/s before the campaign, and {speed} after it"
+        )
+    return confirmed, lines
 
 
 def _measured_limits(findings: Iterable[Mapping[str, str]]) -> list[Limits]:

@@ -178,9 +178,9 @@ def _check_where_cells_run(prepared: PreparedCampaign, display: Display) -> list
     display.begin("check")
     if not settings.on_cluster:
         display.step(f"check {', '.join(settings.frameworks)}", 0, None)
-        return _check_frameworks(prepared)
+        return check_frameworks(prepared)
     results: list[CheckResult] = _call_on_node(
-        settings, partial(_check_frameworks, prepared), display
+        settings, partial(check_frameworks, prepared), display
     )
     return results
 
@@ -212,12 +212,7 @@ def _missing_folders(folders: Sequence[str]) -> list[str]:
     return [folder for folder in folders if not Path(folder).is_dir()]
 
 
-def measure_limits(prepared: PreparedCampaign, frameworks: Collection[str]) -> list[CheckResult]:
-    """Check frameworks once more, after the cells, for the limits of the machine."""
-    return _check_frameworks(prepared, frameworks)
-
-
-def _check_frameworks(
+def check_frameworks(
     prepared: PreparedCampaign, frameworks: Collection[str] = ()
 ) -> list[CheckResult]:
     """Check these frameworks, or all; one after the other if they measure the machine."""

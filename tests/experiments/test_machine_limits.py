@@ -18,14 +18,14 @@ FLOPS = 2 * (28**2 * 6 * 25 + 10**2 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10)
 @pytest.fixture
 def peaks(monkeypatch: pytest.MonkeyPatch, local_cells: None) -> list[float]:
     """Return the peaks that the next checks find, in order; the toy multiplies no matrices."""
-    found = [PEAK, 0.9 * PEAK, 1.02 * PEAK]
+    peaks = [PEAK, 0.9 * PEAK, 1.02 * PEAK]
 
     def next_peak(_: object) -> float:
-        return found.pop(0)
+        return peaks.pop(0) if peaks else 0.0
 
     monkeypatch.setattr(limits, "peak_flops", next_peak)
     monkeypatch.setattr(limits, "bandwidth", lambda *_: BANDWIDTH)
-    return found
+    return peaks
 
 
 def _measure(place: Place, code: int = NO_VERDICT, **options: str) -> None:
@@ -42,17 +42,17 @@ def test_shares_of_the_peak_are_as_the_throughputs(place: Place, peaks: list[flo
     runs = small_campaigns.cells(place)
     assert len(runs) == 2
     for run in runs:
-        found = run.data.metrics
-        assert found["machine/peak_flops"] == 1.02 * PEAK
-        assert found["machine/bandwidth"] == BANDWIDTH
-        assert found["model/flops_per_example"] == FLOPS
-        training = found["model/training_flops_per_example"]
+        metrics = run.data.metrics
+        assert metrics["machine/peak_flops"] == 1.02 * PEAK
+        assert metrics["machine/bandwidth"] == BANDWIDTH
+        assert metrics["model/flops_per_example"] == FLOPS
+        training = metrics["model/training_flops_per_example"]
         assert 2.5 < training / FLOPS < 3.1
-        rate = found["train/examples_per_second"]
-        assert found["train/mfu"] == pytest.approx(rate * training / (1.02 * PEAK))
-        weights = found["model/trainable_parameters"]
+        rate = metrics["train/examples_per_second"]
+        assert metrics["train/mfu"] == pytest.approx(rate * training / (1.02 * PEAK))
+        weights = metrics["model/trainable_parameters"]
         moved = 4 * weights + 2 * 4 * (28**2 + 10)
-        assert found["model/inference_flops_per_byte"] == pytest.approx(2 * FLOPS / moved)
+        assert metrics["model/inference_flops_per_byte"] == pytest.approx(2 * FLOPS / moved)
     a, b = (run.data.metrics for run in runs)
     for share, rate in (
         ("train/mfu", "train/examples_per_second"),
@@ -63,8 +63,11 @@ def test_shares_of_the_peak_are_as_the_throughputs(place: Place, peaks: list[flo
     assert "How far from the machine’s limit" in report
 
 
-def test_peak_that_changes_meanwhile_is_refused(place: Place, peaks: list[float]) -> None:
-    peaks.remove(1.02 * PEAK)
+@pytest.mark.parametrize("second", [[0.9 * PEAK], []])
+def test_peak_that_changes_or_is_not_measured_again_is_refused(
+    place: Place, peaks: list[float], second: list[float]
+) -> None:
+    peaks[1:] = second
     _measure(place)
     for run in small_campaigns.cells(place):
         assert "model/flops_per_example" in run.data.metrics

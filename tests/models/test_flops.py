@@ -32,11 +32,11 @@ def of_images(model: str, side: int, rows: int = 2) -> Network:
     return Network.computed(model, sizes, [batch])
 
 
-def of_lengths(model: str, *lengths: int, size: str = "paper", answered: int = 0) -> Network:
+def of_lengths(model: str, *lengths: int, size: str = "paper", answer_length: int = 0) -> Network:
     module, rng = models.spec(model), np.random.default_rng(0)
     sizes = module.SIZES[size]
     batch = module.batch(sizes, np.array(lengths), rng)
-    return Network.computed(model, sizes, [batch], answered)
+    return Network.computed(model, sizes, [batch], answer_length)
 
 
 def test_counts_are_those_by_hand() -> None:
@@ -62,7 +62,7 @@ def test_sequences_are_counted_step_by_step() -> None:
         return 2 * (spec.layers * tokens * block + spec.width**2 + 2 * spec.width)
 
     full, ragged, sentence = counted(
-        of_lengths("caption_decoder", 34, 34, answered=5),
+        of_lengths("caption_decoder", 34, 34, answer_length=5),
         of_lengths("caption_decoder", 34, 10),
         of_lengths("bert", 128, 100),
     )

@@ -47,7 +47,7 @@ class Captioning:
             data.vocabulary.size, data.length, dropout=self._settings.dropout
         )
         self.parameters = shapes(self.spec).parameters
-        self.answered = self._settings.inference_words
+        self.answer_length = self._settings.inference_words
         self.examples_a_step = self._settings.batch_size
         self._training = data.captions_of("train", self._broken)
         self.steps_per_epoch = self._settings.steps_per_epoch or (

@@ -31,7 +31,7 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
 class Classification:
     """Training whose weights, orders and augmentation depend only on seed and block."""
 
-    answered = 0
+    answer_length = 0
 
     def __init__(self, spec: CellSpec[Settings]) -> None:
         settings = spec.settings

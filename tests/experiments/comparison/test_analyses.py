@@ -163,15 +163,15 @@ def with_shares(of_peak: dict[str, float]) -> pd.DataFrame:
 
 def test_roofline_has_the_share_of_each_level_with_its_interval() -> None:
     comparison = compare(with_shares({"pytorch": 0.31, "tensorflow": 0.22}))
-    found = {point.level: point for point in roofline.points(comparison)}
-    assert found["pytorch"].share.value == pytest.approx(0.31, rel=0.01)
-    assert found["pytorch"].share.low < 0.31 < found["pytorch"].share.high
-    assert found["tensorflow"].roof == 50e9  # the memory's
+    by_level = {point.level: point for point in roofline.points(comparison)}
+    assert by_level["pytorch"].share.value == pytest.approx(0.31, rel=0.01)
+    assert by_level["pytorch"].share.low < 0.31 < by_level["pytorch"].share.high
+    assert by_level["tensorflow"].roof == 50e9  # the memory's
     evidence = Evidence(comparison)
     (sentence,) = roofline.sentences(evidence)
     assert "PyTorch 31 % and TensorFlow 22 %" in sentence
     (section,) = roofline.table(evidence)
-    assert [line[1].text for line in section.lines if not isinstance(line, str)] == [*found]
+    assert [line[1].text for line in section.lines if not isinstance(line, str)] == [*by_level]
     assert [drawing.name for drawing in roofline.figure(evidence)] == ["roofline"]
     assert not [row for row in comparison.rows if row.metric.endswith("mfu")]
 
