@@ -26,6 +26,7 @@ class Adapter(JaxDevice, KerasFramework):
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
         self._functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._answers: dict[int, Callable[..., Any]] = {}
 
     def jit_compile(self, network: Any) -> bool | None:
         return True
@@ -70,8 +71,11 @@ class Adapter(JaxDevice, KerasFramework):
         # few calls of Python: they show next to the time of a small network
         if isinstance(inputs[0], np.ndarray):
             inputs = tuple(map(self._array, inputs))
+        answer = self._answers.get(id(network))
+        if answer is None:
+            answer = self._answers[id(network)] = self._compiled(_outputs, network)
         # a copy: an array of JAX cannot be written to
-        outputs = np.asarray(self._call(_outputs, network, inputs)).copy()
+        outputs = np.asarray(answer(inputs)).copy()
         return outputs if outputs.dtype is self._dtype else outputs.astype(self._dtype, copy=False)
 
     def apply(
@@ -93,12 +97,15 @@ class Adapter(JaxDevice, KerasFramework):
         key = (function, id(network), *options.items())
         called = self._functions.get(key)
         if called is None:
-            variables = network.variables
-            compiled = self._jax.jit(self._stateless(function, network, variables, **options))
-            called = self._functions[key] = lambda *arrays: compiled(
-                [variable._value for variable in variables], *arrays
-            )
+            called = self._functions[key] = self._compiled(function, network, **options)
         return called(*arrays)
+
+    def _compiled(
+        self, function: Callable[..., Any], network: Any, **options: int
+    ) -> Callable[..., Any]:
+        variables = network.variables
+        compiled = self._jax.jit(self._stateless(function, network, variables, **options))
+        return lambda *arrays: compiled([variable._value for variable in variables], *arrays)
 
     def _stateless(
         self,
