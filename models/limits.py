@@ -5,9 +5,12 @@ A framework's products are those of `models.products`, by the path of its infere
 
 from __future__ import annotations
 
+import fcntl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +23,21 @@ WIDTHS = (512, 1_024, 2_048, 4_096, 8_192, 16_384)
 # No wider matrices where their products would take longer.
 MAX_SECONDS = 0.2
 # What is timed is repeated for so long: a busy neighbour slows most of the repetitions, not all.
-SECONDS, REPETITIONS = 0.8, 4
+SECONDS, REPETITIONS = 0.4, 4
 # Of each array whose sum is timed, which no cache holds.
 ARRAY_BYTES = 2**27
+
+
+@contextmanager
+def computing(folder: Path) -> Iterator[Callable[[], None]]:
+    """Count as a process that computes, until the end of the context.
+
+    Yields:
+        Function that waits until no other process of the folder computes, and keeps them waiting.
+    """
+    with (folder / "computing.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield partial(fcntl.flock, file, fcntl.LOCK_EX)
 
 
 def peak_flops(framework: Framework) -> float:

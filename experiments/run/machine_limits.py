@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from experiments import metrics
@@ -18,6 +20,7 @@ from experiments.run.cell_run import folder_of
 from experiments.run.sensing import write_metrics
 from models.devices import CPU
 from models.frameworks import VENDOR_PEAKS
+from models.limits import computing
 from tracking import provenance
 from tracking.records import RunKind, RunOutcome
 
@@ -44,8 +47,13 @@ def record(campaign: Campaign) -> list[str]:
                 runs[name] = json.loads(file.read_text())
     if not runs:
         return []
-    counts, troubles = _count(campaign, [work["network"] for work in runs.values()])
-    limits, changed = _limits(campaign, {tuple(work["place"]) for work in runs.values()})
+    campaign.recorder.display.begin("FLOPs, and peak of the machine")
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+        networks = [work["network"] for work in runs.values()]
+        counting = pool.submit(_count, campaign, networks, Path(folder))
+        places = {tuple(work["place"]) for work in runs.values()}
+        limits, changed = _limits(campaign, places, Path(folder))
+        counts, troubles = counting.result()
     for name, work in runs.items():
         if counted := counts.get(json.dumps(work["network"])):
             values = {key: value for key, (_, value) in measured[name].metrics.items()}
@@ -55,22 +63,22 @@ def record(campaign: Campaign) -> list[str]:
 
 
 def _count(
-    campaign: Campaign, networks: Iterable[Mapping[str, Any]]
+    campaign: Campaign, networks: Iterable[Mapping[str, Any]], folder: Path
 ) -> tuple[dict[str, Mapping[str, float]], list[str]]:
     """Return the FLOPs of each network by its JSON, counted in a process that imports PyTorch."""
     texts = list(dict.fromkeys(map(json.dumps, networks)))
     pythons = campaign.settings.pythons
     if missing := interpreters.missing("pytorch", pythons):
         return {}, [f"FLOPs are not counted: {missing}"]
-    campaign.recorder.display.begin("count FLOPs")
     python = interpreters.separate("pytorch", pythons) or sys.executable
-    result = subprocess.run(
-        [python, "-m", "models.flops"],
-        cwd=Path(__file__).parents[2],
-        input=f"[{','.join(texts)}]",
-        capture_output=True,
-        text=True,
-    )
+    with computing(folder):
+        result = subprocess.run(
+            [python, "-m", "models.flops"],
+            cwd=Path(__file__).parents[2],
+            input=f"[{','.join(texts)}]",
+            capture_output=True,
+            text=True,
+        )
     if result.returncode:
         return {}, [f"FLOPs are not counted: the process exited with {result.returncode}"]
     counted = dict(zip(texts, json.loads(result.stdout), strict=True))
@@ -83,7 +91,9 @@ def _count(
     return counted, troubles
 
 
-def _limits(campaign: Campaign, places: set[Place]) -> tuple[dict[Place, Limits], list[str]]:
+def _limits(
+    campaign: Campaign, places: set[Place], folder: Path
+) -> tuple[dict[Place, Limits], list[str]]:
     """Return the highest limits of each place, and lines on those that changed meanwhile."""
     prepared, best = campaign.prepared, dict[Place, Limits]()
     if prepared.settings.on_cluster:  # its nodes differ
@@ -93,9 +103,8 @@ def _limits(campaign: Campaign, places: set[Place]) -> tuple[dict[Place, Limits]
             best[limits.place] = _higher(limits, best.get(limits.place, limits))
     if not best:
         return {}, []
-    campaign.recorder.display.begin("peak of the machine")
     frameworks = {limits.framework for limits in best.values()}
-    checks = preflight.check_frameworks(prepared, frameworks)
+    checks = preflight.check_frameworks(prepared, frameworks, folder)
     again = {
         (limits.place, limits.framework): limits
         for limits in _measured_limits(check.findings for check in checks)

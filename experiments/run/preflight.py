@@ -213,27 +213,33 @@ def _missing_folders(folders: Sequence[str]) -> list[str]:
 
 
 def check_frameworks(
-    prepared: PreparedCampaign, frameworks: Collection[str] = ()
+    prepared: PreparedCampaign, frameworks: Collection[str] = (), among: Path | None = None
 ) -> list[CheckResult]:
-    """Check these frameworks, or all; one after the other if they measure the machine."""
+    """Check these frameworks, or all of them.
+
+    Args:
+        prepared: Campaign whose cells use them.
+        frameworks: Names; all if empty.
+        among: Folder of processes that compute, while which nothing measures the machine.
+    """
     nodes: tuple[Node, ...] = ()
     if prepared.settings.on_cluster:
         from experiments.run.backends import cluster
 
         nodes = cluster.nodes()
-    with tempfile.TemporaryDirectory() as folder:
-        specs = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, specs = among or Path(temporary), []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
             if frameworks and treatment.framework not in frameworks:
                 continue
             name, inputs = treatment.framework, prepared.data.inputs
             task = CellTask(treatment, f"{name}-{number}", name, {}, inputs, run=name)
-            spec = cell_spec(prepared, task, Path(folder), nodes)
+            spec = cell_spec(prepared, task, folder, nodes)
             device = devices.to_open(settings.device, settings)
             inputs = {**spec.inputs, LIMITS: prepared.measures_limits}
             specs.append(replace(spec, stage="check", device=device, inputs=inputs))
         stop = threading.Event()
-        with ThreadPoolExecutor(1 if prepared.measures_limits else 2) as pool:
+        with ThreadPoolExecutor(2) as pool:
             try:
                 return list(pool.map(partial(_check, stop=stop), specs))
             except BaseException:

@@ -12,8 +12,10 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.util import find_spec
+from pathlib import Path
 
 from experiments.cell.lifetime import die_with_parent
 from experiments.cell.opening import opened
@@ -37,8 +39,11 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
     """Run the stage; any way in which it ends becomes an outcome with its reason."""
     limit_bytes = memory.size(spec.settings.memory_limit)
     outcome, reason = RunOutcome.FAILED, ""
+    stack = ExitStack()
     try:
         memory.bound(limit_bytes)
+        measures = spec.stage == "check" and spec.inputs.get(LIMITS) and not limit_bytes
+        wait = stack.enter_context(limits.computing(Path(spec.journal))) if measures else None
         framework = opened(spec) if spec.framework else None
         # a check that reports which device the framework sees
         if framework and spec.device == "auto":
@@ -54,12 +59,13 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
                 and settings.precision != TrainingSettings.precision
             ):
                 _build_all(spec, framework)
-            if spec.inputs.get(LIMITS) and not limit_bytes:
-                _measure_limits(spec, framework, output)
         name = f"{__package__}.{spec.workload}.{spec.stage}"
         if spec.stage != "check" or find_spec(name):  # opening the framework is a check, too
             stage = importlib.import_module(name)
             stage.run(spec, framework, output)
+        if framework and wait:
+            wait()
+            _measure_limits(spec, framework, output)
         outcome = RunOutcome.OK
     except KeyboardInterrupt:
         outcome, reason = RunOutcome.INTERRUPTED, "stopped while it ran"
@@ -73,6 +79,8 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
         print(output.redact(trace), file=sys.stderr)
         outcome, reason = _classify(error, limit_bytes)
         reason += innermost_frames(trace) if outcome == RunOutcome.FAILED else ""
+    finally:
+        stack.close()
     reason = " ".join(output.redact(reason).split())[:1_000]
     return RunClosed(spec.run, clock.now_ms(), outcome, reason)
 
