@@ -43,9 +43,11 @@ def load(model: str, architecture: str) -> ModuleType:
     is_measuring = model in MEASURING and _exists(Path(__file__).parent / model, architecture)
     if architecture not in models.get(model, ()) and not is_measuring:
         names = [name for name, architectures in models.items() if architecture in architectures]
-        raise ModelError(
-            ErrorCode.UNKNOWN_NAME, f"no {architecture} model {model!r}{suggestion(model, names)}"
-        )
+        from models.named import why_not
+
+        reason = why_not(model, architecture)
+        end = f"; {reason}" if reason else suggestion(model, names)
+        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no {architecture} model {model!r}{end}")
     package = f"{architecture}.{model}" if "." in architecture else ""
     return _import(model, package or f"{__name__}.{model}.{architecture}")
 

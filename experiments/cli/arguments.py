@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.cli.entries import Entry
-from experiments.config.settings import convert, refuse_unknown
+from experiments.config.settings import CampaignSettings, convert, refuse_unknown
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
@@ -67,13 +67,16 @@ def with_named_models(texts: dict[str, str]) -> dict[str, str]:
     Raises:
         ModelError: for a folder that is not a model.
     """
-    from models import own
+    from models import named, own
 
-    named = dict(texts)
+    replaced, cache = dict(texts), Path(texts.get("cache", CampaignSettings.cache))
     for setting in ("model", "models"):
-        if os.sep in texts.get(setting, ""):
-            names = texts[setting].split(",")
-            named[setting] = ",".join(
-                own.add(Path(name)) if os.sep in name else name for name in names
-            )
-    return named
+        names = texts.get(setting, "").split(",")
+        for at, name in enumerate(names):
+            if named.is_named(name):
+                names[at] = named.add(name, cache)
+            elif os.sep in name:
+                names[at] = own.add(Path(name))
+        if setting in texts:
+            replaced[setting] = ",".join(names)
+    return replaced

@@ -23,14 +23,13 @@ from experiments.planning.treatments import UNCONTROLLED, check_count
 
 
 @dataclass(frozen=True)
-class Settings(TrainingSettings):
-    """Settings of the grid, and the point of a cell."""
+class PointSettings(TrainingSettings):
+    """Settings of a grid, and the point of a cell."""
 
     not_offered = UNCONTROLLED
 
     model: str = parameter("", "models")
     batch_size: int = parameter(0, "batch_sizes")
-    image_size: int = parameter(0, "image_sizes")
 
     models: tuple[str, ...] = setting(
         ("resnet18", "mobilenet_v2"),
@@ -40,7 +39,7 @@ class Settings(TrainingSettings):
     )
     batch_sizes: tuple[int, ...] = setting(
         (1, 8, 32),
-        "images a step and a request",
+        "examples a step and a request",
         minimum=1,
         maximum=MAX_ROWS,
         group="grid",
@@ -76,6 +75,14 @@ class Settings(TrainingSettings):
         group="grid",
         advanced=True,
     )
+
+
+@dataclass(frozen=True)
+class Settings(PointSettings):
+    """Settings of the grid of images."""
+
+    image_size: int = parameter(0, "image_sizes")
+
     image_sizes: tuple[int, ...] = setting(
         (64,),
         "sides of the square images, pixels",
@@ -111,6 +118,22 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     return tuple(cells)
 
 
+OUTCOMES = (
+    outcome("train/examples_per_second"),
+    outcome("train/step_seconds"),
+    outcome("train/step_seconds_p95"),
+    outcome("train/first_step_seconds"),
+    outcome("inference/examples_per_second"),
+    outcome("inference/latency_seconds_p50"),
+    outcome("inference/latency_seconds_p95"),
+    outcome("inference/latency_seconds_p99"),
+    outcome("inference/first_call_seconds"),
+    outcome("memory/peak_rss_bytes"),
+    outcome("memory/peak_device_bytes"),
+    outcome("memory/peak_device_with_warmup_bytes"),
+    outcome("energy/joules_per_example"),
+    outcome("inference/energy/joules_per_example"),
+)
 STUDY = Study(
     name="grid",
     title="A grid on synthetic tensors: models, batch sizes, image sizes, training and inference",
@@ -132,22 +155,7 @@ STUDY = Study(
             "blocks": 6,
         },
     },
-    outcomes=(
-        outcome("train/examples_per_second"),
-        outcome("train/step_seconds"),
-        outcome("train/step_seconds_p95"),
-        outcome("train/first_step_seconds"),
-        outcome("inference/examples_per_second"),
-        outcome("inference/latency_seconds_p50"),
-        outcome("inference/latency_seconds_p95"),
-        outcome("inference/latency_seconds_p99"),
-        outcome("inference/first_call_seconds"),
-        outcome("memory/peak_rss_bytes"),
-        outcome("memory/peak_device_bytes"),
-        outcome("memory/peak_device_with_warmup_bytes"),
-        outcome("energy/joules_per_example"),
-        outcome("inference/energy/joules_per_example"),
-    ),
+    outcomes=OUTCOMES,
     primary=("train/examples_per_second", "inference/examples_per_second"),
     published=(
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import models
-from models import frameworks
+from models import frameworks, named
 from models.definition import ModelDefinition
 from models.errors import suggestion
 from models.layers.images import ImageSpec
@@ -30,16 +30,28 @@ def of_images(name: str, framework_names: Sequence[str], setting: str) -> ModelD
     return models.spec(name)
 
 
-def check_siblings(name: str, framework_names: Sequence[str], setting: str) -> None:
-    """Raise UsageError for a framework in which the model is not written."""
+def check_siblings(
+    name: str, framework_names: Sequence[str], setting: str, size: str = named.FULL
+) -> None:
+    """Raise UsageError for a framework in which the model is not written.
+
+    Args:
+        name: Name of the model.
+        framework_names: Frameworks that are compared.
+        setting: Setting that names the model.
+        size: Of a network of another library, whose counterpart has to be found.
+    """
     written = models.available()[name]
     for framework in framework_names:
         if (architecture := frameworks.described(framework).architecture) not in written:
+            reason = named.why_not(name, architecture)
             raise UsageError(
                 ErrorCode.UNSUPPORTED,
                 f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); "
-                f"have {', '.join(written)}",
+                f"have {', '.join(written)}" + f": {reason}" * bool(reason),
             )
+        if architecture == "keras":
+            named.convert(name, size)
 
 
 def check_images(

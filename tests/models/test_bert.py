@@ -110,7 +110,7 @@ assert shapes == bert.shapes(bert.Spec(classes=None))
 
 @pytest.mark.skipif(
     find_spec("transformers") is None,
-    reason="transformers is not installed: pip install -e '.[references]'",
+    reason="transformers is not installed: pip install -e '.[named]'",
 )
 def test_outputs_equal_those_of_transformers() -> None:
     """The same names, and the same pooled vectors, in float64."""

@@ -26,8 +26,11 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output, TimedPhase
-from experiments.studies.grid import Settings
+from experiments.studies import transformers
+from experiments.studies.grid import PointSettings, Settings
+from models import named, weights
 from models.contract import Array, Batch, Framework
+from models.definition import ModelDefinition
 from models.flops import Network
 from models.layers import images
 from tracking import clock
@@ -73,17 +76,18 @@ class Budget:
         return self.output.working_seconds()
 
 
-def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
+def run(spec: CellSpec[PointSettings], framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
     module, rng = models.spec(settings.model), np.random.default_rng(settings.seed)
-    sizes = module.Spec(classes=settings.classes)
+    sizes, batch = inputs(settings, module, rng)
     output.progress("build", 0, None)
     network = framework.build(settings.model, sizes)
     expected = module.parameters(sizes)
     output.metrics(check_parameters(settings.model, expected, framework, network))
-    framework.load_weights(network, module.initial_weights(sizes, rng))
-    batch = images.batch(sizes, settings.image_size, rng, settings.batch_size)
+    source = named.checkpoint(settings.model) if _is_pretrained(settings) else "random"
+    arrays = weights.load(source, settings.model, sizes, settings.seed)
+    framework.load_weights(network, arrays)
     work = Network.computed(settings.model, sizes, [batch])
     write_work(spec, framework, work, settings.batch_size, settings.batch_size)
     batch = framework.place(batch)
@@ -101,11 +105,29 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     write_run_files(spec, framework, values, summary, output)
 
 
+def _is_pretrained(settings: PointSettings) -> bool:
+    return isinstance(settings, transformers.Settings) and settings.weights == "pretrained"
+
+
+def inputs(
+    settings: PointSettings, module: ModelDefinition, rng: np.random.Generator
+) -> tuple[Any, Batch]:
+    """Return the sizes of the network, and the batch of a point of the grid."""
+    rows = settings.batch_size
+    if isinstance(settings, transformers.Settings):
+        sizes = module.sized(settings.size, attention=settings.attention)
+        sizes = replace(sizes, classes=settings.classes)
+        return sizes, module.batch(sizes, np.full(rows, settings.length), rng)
+    assert isinstance(settings, Settings)
+    sizes = module.Spec(classes=settings.classes)
+    return sizes, images.batch(sizes, settings.image_size, rng, rows)
+
+
 def _infer(
     framework: Framework,
     network: Any,
     batch: Batch,
-    spec: CellSpec[Settings],
+    spec: CellSpec[PointSettings],
     peaks: DevicePeaks,
     output: Output,
 ) -> Measured:
@@ -147,7 +169,7 @@ def _train(
     framework: Framework,
     network: Any,
     batch: Batch,
-    spec: CellSpec[Settings],
+    spec: CellSpec[PointSettings],
     peaks: DevicePeaks,
     output: Output,
 ) -> Measured:
@@ -199,7 +221,11 @@ def _set_window(phase: TimedPhase, steps: int, budget: Budget, rows: int) -> Non
 
 
 def _values(
-    spec: CellSpec[Settings], phase: str, seconds: Sequence[float], budget: Budget, output: Output
+    spec: CellSpec[PointSettings],
+    phase: str,
+    seconds: Sequence[float],
+    budget: Budget,
+    output: Output,
 ) -> PhaseValues:
     """Return the times of a phase (`train` or `inference`) with their warm-up."""
     if budget.warm_up:

@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import models
 from experiments.contract import DatasetInfo, Prepared, Progress, Workload
-from experiments.studies.grid import Settings
+from experiments.studies import transformers
+from experiments.studies.grid import PointSettings, Settings
 from experiments.workloads import networks, steps
+from models import named, weights
+from tracking.errors import ErrorCode, UsageError
 
 
-def prepare(settings: Settings, _: Progress) -> Prepared:
+def prepare(settings: PointSettings, _: Progress) -> Prepared:
     """Raise UsageError for models and windows that cannot be measured."""
     if "train" in settings.phases:
         least = settings.least_steps
         steps.check_windows(settings, least, f"least_steps={least} of a training")
+    if isinstance(settings, transformers.Settings):
+        return _prepare_sequences(settings)
+    assert isinstance(settings, Settings)
     for name in settings.models:
         networks.of_images(name, settings.frameworks, "models").Spec(classes=settings.classes)
     sizes = ", ".join(f"{side} × {side}" for side in sorted(set(settings.image_sizes)))
     text = f"standard normal, {sizes}, drawn from the seed"
     counts = {f"batch of {size}": size for size in settings.batch_sizes}
-    return Prepared(DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {}), {})
+    dataset = DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {})
+    return Prepared(dataset, {}, warnings=named.notes(settings.models))
+
+
+def _prepare_sequences(settings: transformers.Settings) -> Prepared:
+    if not settings.models:
+        text = "models: give networks by name, such as models=hf:bert or models=hf:FOLDER"
+        raise UsageError(ErrorCode.MISSING_VALUE, text)
+    for name in settings.models:
+        if "attention" not in vars(models.spec(name).SIZES.get(settings.size, settings)):
+            text = f"models={name}: no network of sequences of Hugging Face; give hf:NAME"
+            raise UsageError(ErrorCode.UNSUPPORTED, text)
+        networks.check_siblings(name, settings.frameworks, "models", settings.size)
+        if settings.weights == "pretrained":
+            weights.check_file(Path(named.checkpoint(name)))
+    text = f"random tokens, {', '.join(map(str, settings.lengths))} an example, from the seed"
+    counts = {f"batch of {size}": size for size in settings.batch_sizes}
+    dataset = DatasetInfo("random-tokens", f"{settings.seed:08x}", text, counts, {})
+    return Prepared(dataset, {}, warnings=named.notes(settings.models))
 
 
 def not_available(point: Any) -> str:
     """Return why a point of the grid cannot be measured, or an empty text."""
+    if isinstance(point, transformers.Settings):
+        return named.refusal(point.model, point.size, point.length, point.phases)
     spec = models.spec(point.model).Spec(classes=point.classes)
     rows = point.batch_size if "train" in point.phases else None
     return networks.refusal(point.model, spec, point.image_size, rows)

@@ -7,7 +7,7 @@ from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.training_speed import Settings
 from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
-from models import frameworks
+from models import frameworks, named
 from models.devices import KINDS
 from models.lstms import FLOAT32_ALONE
 from tracking.errors import ErrorCode, UsageError
@@ -42,7 +42,8 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
     _check_lstm(settings)
     counts = {f"batch of {name}": settings.rows(name) for name in settings.models}
     text = f"random inputs of {settings.size} size, {settings.lengths} lengths, drawn from the seed"
-    return Prepared(DatasetInfo("random-inputs", f"{settings.seed:08x}", text, counts, {}), {})
+    dataset = DatasetInfo("random-inputs", f"{settings.seed:08x}", text, counts, {})
+    return Prepared(dataset, {}, warnings=named.notes(settings.models))
 
 
 def _has_tensorflows_losses(name: str) -> bool:
@@ -56,7 +57,8 @@ def _check_model(name: str, settings: Settings) -> None:
     module = models.spec(name)
     if not (module.takes_images or module.SIZES):
         raise UsageError(ErrorCode.UNSUPPORTED, f"models={name}: it has no random inputs")
-    networks.check_siblings(name, settings.frameworks, "models")
+    size = settings.size if module.SIZES else named.FULL
+    networks.check_siblings(name, settings.frameworks, "models", size)
     if module.takes_images:
         spec = inputs.sizes(module, settings.size, settings.ctc, settings.lstm)
         side = ("side", inputs.side(spec, settings.size))

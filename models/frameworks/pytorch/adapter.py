@@ -70,7 +70,12 @@ class Adapter(TorchDevice, FrameworkOnDevice):
     versions = TorchDevice._device_versions
 
     def build(self, model: str, spec: Any) -> nn.Module:
-        network: nn.Module = models.load(model, self.architecture).build(spec)
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)  # constants of float64 are not rounded before
+        try:
+            network: nn.Module = models.load(model, self.architecture).build(spec)
+        finally:
+            torch.set_default_dtype(default)
         if self._mixed:
             check_autocast(network, self.device)
         network.to(self.device, self._dtype)

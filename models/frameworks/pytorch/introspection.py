@@ -106,11 +106,16 @@ def _logits(network: nn.Module, rows: int, channels: int, side: int) -> Tensor |
 
 
 def state(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state_dict without BatchNorm's step counters, which no kernel reads."""
+    """Return the state_dict without BatchNorm's step counters, which no kernel reads.
+
+    A parameter of several layers is there once.
+    """
+    names = {name for name, _ in network.named_parameters()}
+    tied = {name for name, _ in network.named_parameters(remove_duplicate=False)} - names
     return {
         name: tensor
         for name, tensor in network.state_dict().items()
-        if not name.endswith("num_batches_tracked")
+        if not name.endswith("num_batches_tracked") and name not in tied
     }
 
 

@@ -1,0 +1,158 @@
+"""Counterparts of networks of timm and Hugging Face in KerasHub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from models.contract import Array
+from models.frameworks import hidden
+from models.frameworks.keras.widening import widen
+from models.named import CAUSAL, IMAGE, cuts_file, families, read
+from models.named.cuts import Cut, Place
+from models.transfer import Arrays, Layout, layer_name, weight_rule
+
+
+def build_from(folder: Path, spec: Any) -> keras.Model:
+    """Return the counterpart of the network that a model's folder defines."""
+    definition = read(folder)
+    cuts = json.loads(cuts_file(folder, spec.size).read_text())
+    body = Body(backbone(definition, folder / spec.size), definition, cuts, spec)
+    head = definition["shapes"][spec.size].get(f"{_head(definition)}.weight", (0, 0))
+    return Network(body, definition, spec.classes, head[1])
+
+
+def _head(definition: Mapping[str, Any]) -> str:
+    return f"body.{definition['head']}" if "head" in definition else "classifier"
+
+
+def backbone(definition: Mapping[str, Any], folder: Path, *, load_weights: bool = False) -> Any:
+    """Return KerasHub's network without a head.
+
+    Args:
+        definition: Of the network.
+        folder: Of its configuration, or of its checkpoint.
+        load_weights: Whether to load the checkpoint.
+    """
+    # KerasHub imports TensorFlow on every backend
+    with hidden("tensorflow") if keras.config.backend() != "tensorflow" else nullcontext():
+        import keras_hub
+        from keras_hub.src.utils.keras_utils import gelu_approximate
+    if keras.config.floatx() == "float64":
+        widen()
+    options = {name: value for name, (value, _) in definition["corrections"].items()}
+    options = {name: value for name, value in options.items() if name != families.GELU}
+    policy = keras.config.dtype_policy()
+    network = keras_hub.models.Backbone.from_preset(
+        str(folder), load_weights=load_weights, dtype=policy, **options
+    )
+    if families.GELU in definition["corrections"]:
+        for layer in network._flatten_layers():
+            if getattr(layer, "activation", None) is gelu_approximate:
+                layer.activation = keras.activations.gelu
+    return network
+
+
+class Body(layers.Layer):  # type: ignore[misc]
+    """KerasHub's network, whose arrays have the names of the library's."""
+
+    def __init__(
+        self, network: Any, definition: Mapping[str, Any], cuts: Mapping[str, Any], spec: Any
+    ) -> None:
+        super().__init__(name="body")
+        self.network, self.cuts, self.kind = network, cuts, definition["kind"]
+        shapes = definition["shapes"][spec.size]
+        self.shapes = {name: tuple(shapes[f"body.{name}"]) for name in cuts}
+        self.feature = definition.get("feature", "mean")
+        self.built = True
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if self.kind == IMAGE:
+            return self._features(self.network(inputs, training=training))
+        tokens, lengths = inputs
+        if self.kind == CAUSAL:
+            mask = ops.ones_like(tokens)
+        else:
+            positions = ops.arange(ops.shape(tokens)[1], dtype="int32")
+            mask = ops.cast(positions < lengths[:, None], "int32")
+        given = {"token_ids": tokens, "padding_mask": mask, "segment_ids": ops.zeros_like(tokens)}
+        given = {name: given[name] for name in self.network.input}
+        outputs = self.network(given, training=training)
+        if self.kind == CAUSAL:
+            return self.network.token_embedding(outputs, reverse=True)
+        return self._features(outputs)
+
+    @property
+    def weights(self) -> list[Any]:
+        """Variables that hold arrays of the network, without constants."""
+        numbers = {number for _, places in self.cuts.values() for number, _ in places}
+        return [self.network.weights[number] for number in sorted(numbers)]
+
+    def _features(self, outputs: Any) -> Any:
+        if isinstance(outputs, dict):
+            outputs = outputs["pooled_output" if self.feature == "pooled" else "sequence_output"]
+        if len(outputs.shape) == 2:
+            return outputs
+        if self.feature == "first":
+            return outputs[:, 0]
+        return ops.mean(outputs, axis=tuple(range(1, len(outputs.shape) - 1)))
+
+
+class Network(keras.Model):  # type: ignore[misc]
+    """Network of the library; its inputs and outputs are those of its sibling in PyTorch."""
+
+    def __init__(self, body: Body, definition: Mapping[str, Any], classes: int, width: int) -> None:
+        super().__init__()
+        self.body, self.head = body, None
+        if definition["kind"] != CAUSAL:
+            self.head = layers.Dense(classes, name=layer_name(_head(definition)))
+            self.head.build((None, width))
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        outputs = self.body(inputs, training=training)
+        if self.head is not None:
+            return self.head(outputs)
+        return ops.reshape(outputs, (-1, outputs.shape[-1]))
+
+
+@weight_rule(Body)
+def _arrays(body: Body) -> Arrays:
+    variables = body.network.weights
+    for name, (cut, places) in body.cuts.items():
+        held = tuple(variables[number] for number, _ in places)
+        yield name, held, layout(body.shapes[name], cut, places)
+
+
+def layout(shape: tuple[int, ...], cut: Cut, places: Sequence[Place]) -> Layout:
+    """Return the layout of an array whose parts, its axes reordered, are reshaped in Keras."""
+    order, axis, parts = cut
+    part = [shape[at] for at in order]
+    part[axis] //= parts
+    back = np.argsort(order)
+    regions = [tuple(slice(*ends) for ends in place) for _, place in places]
+
+    def to_torch(*values: Array) -> Array:
+        pieces = [value[region] for value, region in zip(values, regions, strict=True)]
+        return np.concatenate([each.reshape(part) for each in pieces], axis).transpose(back)
+
+    def to_keras(array: Array, *variables: Any) -> tuple[Array, ...]:
+        pieces = np.split(array.transpose(order), parts, axis)
+        changed = []
+        for piece, region, variable in zip(pieces, regions, variables, strict=True):
+            if piece.size == prod(variable.shape):
+                changed.append(piece.reshape(variable.shape))
+                continue
+            values = np.array(ops.convert_to_numpy(variable))
+            values[region] = piece.reshape(values[region].shape)
+            changed.append(values)
+        return tuple(changed)
+
+    return Layout(to_torch, to_keras)

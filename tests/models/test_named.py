@@ -1,0 +1,185 @@
+"""Networks of other libraries by name, and what the gate says of their counterparts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import models
+from models import named, own, parity, weights
+from models.contract import Array, ErrorCode, ModelError
+from models.named import cuts
+
+BERT = {
+    "architectures": ["BertForSequenceClassification"],
+    "model_type": "bert",
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 90,
+    "max_position_embeddings": 40,
+}
+Loaded = list[tuple[str, Array]]
+
+
+@pytest.fixture(autouse=True)
+def no_models_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(own.FOLDERS, "")
+
+
+def _write_configuration(folder: Path, **changes: Any) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(BERT | changes))
+    return f"hf:{folder}"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _write_configuration(tmp_path_factory.mktemp("checkpoints") / "reader")
+
+
+def _arrays() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    shapes = {"linear": (4, 6), "query": (6, 6), "key": (6, 6), "joined": (12, 3), "bias": (6,)}
+    return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+
+
+def _convert(arrays: Mapping[str, Array]) -> Loaded:
+    """Return what a converter makes of them: turned, reshaped, side by side, in two parts."""
+    top, bottom = np.split(arrays["joined"], 2)
+    return [
+        ("dense/kernel", arrays["linear"].T),
+        ("attention/kernel", np.concatenate([arrays["query"].T, arrays["key"].T], axis=1)),
+        ("top", top.T.reshape(3, 2, 3)),
+        ("constant", np.array([0.5, 0.25])),
+        ("bottom", bottom.T.reshape(3, 2, 3)),
+        ("bias", arrays["bias"]),
+    ]
+
+
+def test_places_of_arrays_are_found() -> None:
+    found = cuts.find(_arrays(), _convert)
+    assert found["linear"] == (((1, 0), 0, 1), [(0, [(0, 6), (0, 4)])])
+    assert found["query"] == (((1, 0), 0, 1), [(1, [(0, 6), (0, 6)])])
+    assert found["key"] == (((1, 0), 0, 1), [(1, [(0, 6), (6, 12)])])
+    order, axis, parts = found["joined"][0]
+    assert (order, axis, parts) == ((1, 0), 1, 2)
+    assert [number for number, _ in found["joined"][1]] == [2, 4]
+
+
+def _doubled(arrays: Mapping[str, Array]) -> Loaded:
+    return [(path, 2 * values if path == "bias" else values) for path, values in _convert(arrays)]
+
+
+def _one_value_wrong(arrays: Mapping[str, Array]) -> Loaded:
+    (path, values), *others = _convert(arrays)
+    is_constant = values.min() == values.max()
+    return [(path, values if is_constant else np.where(values == values.max(), 0, values)), *others]
+
+
+def _without_bias(arrays: Mapping[str, Array]) -> Loaded:
+    return [(path, values) for path, values in _convert(arrays) if path != "bias"]
+
+
+def _twice(arrays: Mapping[str, Array]) -> Loaded:
+    return [*_convert(arrays), ("copy", arrays["bias"])]
+
+
+@pytest.mark.parametrize(
+    ("converter", "culprit"),
+    [(_doubled, "bias"), (_one_value_wrong, "linear"), (_without_bias, "bias"), (_twice, "bias")],
+)
+def test_converter_that_does_not_only_move_is_refused(
+    converter: Callable[[Mapping[str, Array]], Loaded], culprit: str
+) -> None:
+    with pytest.raises(ModelError, match=culprit) as refused:
+        cuts.find(_arrays(), converter)
+    assert refused.value.code == ErrorCode.UNSUPPORTED
+
+
+def test_counterpart_is_equal_and_a_fault_in_it_is_not(source: str, cache: Path) -> None:
+    name = named.add(source, cache)
+    assert name == "hf_reader"
+    sides = ["pytorch", "keras-torch", "tensorflow"]
+    rows = parity.gate([parity.ParityRequest(name)], sides)
+    assert {row.framework for row in rows} == {"keras-torch", "tensorflow"}
+    assert [row for row in rows if not row.equal] == []
+    assert {row.compared for row in rows if row.quantity == "gradient"} == {41}
+    # the keys' array put where the queries' belongs, and the other way round
+    file = named.cuts_file(own.folders()[name], named.SMALL)
+    right = file.read_text()
+    found, path = json.loads(right), "encoder.layer.0.attention.self"
+    query, key = f"{path}.query.bias", f"{path}.key.bias"
+    found[query], found[key] = found[key], found[query]
+    file.write_text(json.dumps(found))
+    try:
+        rows = parity.gate([parity.ParityRequest(name)], sides[:2])
+    finally:
+        file.write_text(right)
+    gradient = next(row for row in rows if row.quantity == "gradient")
+    assert not gradient.equal
+    assert gradient.tensor in {f"body.{query}", f"body.{key}"}
+
+
+def test_value_that_the_converter_ignores_is_refused(tmp_path: Path, cache: Path) -> None:
+    name = named.add(_write_configuration(tmp_path / "other", layer_norm_eps=1e-5), cache)
+    rows = parity.gate([parity.ParityRequest(name)], ["pytorch", "keras-torch"])
+    forward = next(row for row in rows if row.quantity == "forward")
+    assert forward.error > 1e-7 > forward.limit
+
+
+def test_checkpoint_has_the_arrays_under_the_names_of_the_library(source: str, cache: Path) -> None:
+    name = named.add(source, cache)
+    module = models.spec(name)
+    sizes = module.Spec(classes=3)
+    ours = module.initial_weights(sizes, np.random.default_rng(0))
+    theirs = {key.replace("body.", "bert."): array for key, array in ours.items()}
+    theirs["cls.predictions.bias"] = np.zeros(90, np.float32)
+    path = Path(named.checkpoint(name))
+    weights.write_safetensors(theirs, path)
+    loaded = weights.load(str(path), name, sizes)
+    assert weights.digest(loaded) == weights.digest(ours)
+
+
+def test_what_was_found_is_used_again(
+    source: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = named.add(source, cache)
+    monkeypatch.setattr(named, "_run", None)
+    assert named.add(source, cache) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "part"),
+    [
+        ("timm:resnet19", ErrorCode.UNSUPPORTED, "did you mean"),
+        ("hf:./nowhere", ErrorCode.NOT_FOUND, "config.json"),
+    ],
+)
+def test_unknown_network_is_refused_in_a_line(
+    text: str, code: ErrorCode, part: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=part) as refused:
+        named.add(text, tmp_path)
+    assert refused.value.code == code
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_library_is_named_with_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "versions_of", lambda _: {})
+    with pytest.raises(ModelError, match="pip install") as refused:
+        named.add("timm:resnet18", tmp_path)
+    assert refused.value.code == ErrorCode.NOT_INSTALLED
