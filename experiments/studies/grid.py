@@ -86,6 +86,11 @@ class Settings(TrainingSettings):
     )
 
 
+def network_label(model: str, side: int) -> str:
+    """Return the beginning of the labels of a network's points."""
+    return f"{model} · {side} px · "
+
+
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Return every point of the grid in every framework, in groups of a point."""
     cells = []
@@ -97,7 +102,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         settings.frameworks,
     )
     for model, side, rows in product(settings.models, settings.image_sizes, settings.batch_sizes):
-        point = f"{model} · {side} px · batch {rows}"
+        point = f"{network_label(model, side)}batch {rows}"
         parameters = {
             "model": model,
             "image_size": side,
@@ -120,6 +125,7 @@ STUDY = Study(
     treatments=treatments,
     strata=lambda _: ("model", "image_size", "batch_size"),
     grows_with="batch_size",
+    takes_runtimes=True,
     demo_on_gpu={"seconds": 2.0},
     presets={
         "demo": {"batch_sizes": (1, 32), "blocks": 6},
@@ -142,6 +148,8 @@ STUDY = Study(
         outcome("inference/latency_seconds_p95"),
         outcome("inference/latency_seconds_p99"),
         outcome("inference/first_call_seconds"),
+        outcome("inference/load_seconds"),
+        outcome("inference/file_bytes"),
         outcome("memory/peak_rss_bytes"),
         outcome("memory/peak_device_bytes"),
         outcome("memory/peak_device_with_warmup_bytes"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from models.errors import ErrorCode, ModelError
-from models.frameworks import available, missing
+from models.frameworks import missing, trained
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
 from tests.models.children import ROOT, result_of, run_python
 from tests.models.test_contract import QUICK, slow_unless
@@ -309,7 +309,7 @@ def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
     assert imported | {alias.name for alias in modules} <= ALLOWED | packages
 
 
-@pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
+@pytest.mark.parametrize("framework", slow_unless(QUICK, trained()))
 def test_equal_weights_give_the_same_loss_with_and_without_them(framework: str) -> None:
     """The plain mean if all weights are 1; after the first other weight never again."""
     losses, even = measured(framework, EVEN)
@@ -317,7 +317,7 @@ def test_equal_weights_give_the_same_loss_with_and_without_them(framework: str) 
     assert even == [True, False, False]
 
 
-@pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
+@pytest.mark.parametrize("framework", slow_unless(QUICK, trained()))
 def test_mixed_precision_rounds_and_nothing_else(framework: str) -> None:
     exact = measured("pytorch", PRECISION)["float32"]
     rounded = measured(framework, PRECISION)
