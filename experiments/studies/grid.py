@@ -129,6 +129,13 @@ STUDY = Study(
     demo_on_gpu={"seconds": 2.0},
     presets={
         "demo": {"batch_sizes": (1, 32), "blocks": 6},
+        "runtimes": {
+            "frameworks": ("pytorch", "onnxruntime", "openvino", "tensorflow"),
+            "phases": ("inference",),
+            "batch_sizes": (1, 8),
+            "seconds": 0.3,
+            "blocks": 6,
+        },
         "paper": {
             "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
             "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),

@@ -299,13 +299,14 @@ def test_plain_loop_is_the_same_training(framework: str) -> None:
 ALLOWED = {"__future__", "collections.abc", "typing", "models.contract", "models.transfer"}
 
 
-@pytest.mark.parametrize("framework", PLAIN_LOOPS)
+@pytest.mark.parametrize("framework", [*PLAIN_LOOPS, "onnxruntime", "openvino"])
 def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
     path = ROOT / "tests" / "plain_loops" / f"{framework}.py"
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     modules = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    packages = {"pytorch": {"torch"}, "jax": {"jax", "keras", "numpy"}}.get(framework, {framework})
+    others = {"pytorch": {"torch"}, "jax": {"jax", "keras", "numpy"}}
+    packages = others.get(framework, {framework, "numpy", "pathlib"})
     assert imported | {alias.name for alias in modules} <= ALLOWED | packages
 
 
