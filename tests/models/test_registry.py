@@ -31,7 +31,8 @@ def test_models_and_frameworks_are_folders() -> None:
     names = "pytorch pytorch+compile pytorch+channels_last tensorflow tensorflow+eager"
     others = "tensorflow+xla keras-tensorflow keras-torch keras-jax jax"
     assert set(frameworks.trained()) == {*names.split(), *others.split()}
-    assert set(frameworks.available()) - set(frameworks.trained()) == {"onnxruntime", "openvino"}
+    runtimes = {"litert", "onnxruntime", "openvino"}
+    assert set(frameworks.available()) == {*frameworks.trained(), *runtimes}
 
 
 @pytest.mark.parametrize(
