@@ -130,7 +130,7 @@ STUDY = Study(
     presets={
         "demo": {"batch_sizes": (1, 32), "blocks": 6},
         "runtimes": {
-            "frameworks": ("pytorch", "onnxruntime", "openvino", "tensorflow", "litert"),
+            "frameworks": ("pytorch", "onnxruntime", "openvino", "litert"),
             "phases": ("inference",),
             "batch_sizes": (1, 8),
             "seconds": 0.3,

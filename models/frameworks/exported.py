@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,8 @@ from models.weights import digest, read_safetensors, write_safetensors
 
 REQUEST, WEIGHTS, MODEL = "request.json", "weights.safetensors", "model"
 OUTPUTS, REFUSED = ".npz", 2
+# Places in the graph of a converter, long before its reason.
+PLACES = re.compile(r"loc\(.*?\)+: ")
 IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 # Largest difference of an output, relative to the largest output. Equal networks were measured at
 # 2e-7 to 4e-6 in float32; one weight of the last convolution at half its value changes 1e-3.
@@ -227,7 +230,8 @@ class Runtime(Framework):
             ModelError: They differ, or the file does not take a batch of one of the sizes.
         """
         proof = path.with_suffix(f".{self.name}.{self.precision}.proof")
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
         proven = {"file": content, **self.versions()}
         if proof.is_file() and proven.items() <= (earlier := json.loads(proof.read_text())).items():
             return float(earlier["error"])
@@ -315,7 +319,8 @@ def main(name: str) -> int:
         reason: BaseException = error
         while reason.__cause__:
             reason = reason.__cause__
-        print(f"{type(reason).__name__}: {' '.join(str(reason).split())[:300]}", file=sys.stderr)
+        text = PLACES.sub("", " ".join(str(reason).split()))
+        print(f"{type(reason).__name__}: {text[:300]}", file=sys.stderr)
         return REFUSED
     return 0
 
