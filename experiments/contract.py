@@ -39,6 +39,9 @@ STEP_SECONDS, REQUEST_SECONDS = "check.step_seconds", "check.request_seconds"
 WORK = "work.json"
 # Input of a check: whether it measures the limits of the machine; result: JSON of `Limits`.
 LIMITS = "check.limits"
+# Input of a runtime's cells: folder of exported files. Prefix of a check's results: reasons why
+# networks are not exported, by the beginning of the names of their treatments.
+EXPORTED, NOT_EXPORTED = "exported", "check.not_exported."
 # Tag of a cell: processes of its program that had to be ended.
 OUTLIVED = "outlived"
 Progress = Callable[[str, int, int | None], None]
@@ -127,6 +130,7 @@ class Study:
     primary_of: the user's primary outcomes, if settings contain them otherwise than as `primary`.
     title_of: title of a campaign whose settings name what is compared; None: `title`.
     source_of: folder of the measured code, if it is the user's; None: this project.
+    takes_runtimes: whether it compares the inference of runtimes, which do not train.
     published, source: figures that it quotes.
     """
 
@@ -152,6 +156,7 @@ class Study:
     reported: Callable[[Any], tuple[Outcome, ...]] | None = None
     primary_of: Callable[[Any], tuple[str, ...]] = lambda _: ()
     title_of: Callable[[Any], str] | None = None
+    takes_runtimes: bool = False
     source_of: Callable[[Any], Path] | None = None
     published: tuple[Mapping[str, str], ...] = ()
     source: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,18 @@ def spec(model: str) -> ModelDefinition:
     if model not in models:
         raise ModelError(ErrorCode.UNKNOWN_NAME, f"no model {model!r}{suggestion(model, models)}")
     return ModelDefinition.from_module(_import(model, f"{__name__}.{model}.spec"))
+
+
+def code_digest() -> str:
+    """Return a digest of the sources that decide what a model computes."""
+    packages = [import_module(name) for name in (__name__, *frameworks.packages())]
+    folders = [Path(place) for package in packages for place in package.__path__]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    files += [path for name in own.folders() for path in own.sources(name)]
+    total = hashlib.sha256()
+    for path in files:
+        total.update(path.read_bytes())
+    return total.hexdigest()
 
 
 def _import(model: str, name: str) -> ModuleType:

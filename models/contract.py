@@ -421,6 +421,28 @@ class Framework(ABC):
         """
         return {}
 
+    def deploy(
+        self, network: Any, batches: Sequence[tuple[Array, ...]], folder: Path
+    ) -> dict[str, float]:
+        """Make a network ready for `infer`; a framework has nothing to do.
+
+        A runtime loads the network's file, which another process exports unless the folder has it,
+        and which has to compute what the network computes.
+
+        Args:
+            network: Network with its weights.
+            batches: Inputs on which both are compared. Sizes in which they differ stay free.
+            folder: Of exported files.
+
+        Returns:
+            Metrics: seconds of loading, bytes of the file.
+
+        Raises:
+            ModelError: The exporter refuses the network (NOT_EXPORTED), or the file computes
+                something else (NOT_EQUAL).
+        """
+        return {}
+
     @abstractmethod
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
         """Run a network, dropout off, compiled if the variant compiles.

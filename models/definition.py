@@ -81,6 +81,22 @@ class ModelDefinition:
         spec = self.SIZES[size]
         return replace(spec, **{name: options[name] for name in options.keys() & vars(spec)})
 
+    def inference_batches(
+        self, spec: Any, rng: np.random.Generator, side: int = 0
+    ) -> list[tuple[Array, ...]]:
+        """Return inputs of four batches: two sizes, of sequences also two lengths, each twice.
+
+        Args:
+            spec: Sizes of the network.
+            rng: Draws the inputs.
+            side: Height and width of images, in pixels; 0 for those of the parity gate.
+        """
+        if self.takes_images:
+            side = side or spec.only_side or spec.probe_side
+            return [images.batch(spec, side, rng, rows).inputs for rows in (1, 3) * 2]
+        lengths = [np.full(rows, length) for rows, length in ((1, 8), (3, 16))]
+        return [self.batch(spec, each, rng).inputs for each in lengths * 2]
+
     @property
     def takes_images(self) -> bool:
         return issubclass(self.Spec, ImageSpec)

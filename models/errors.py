@@ -35,6 +35,7 @@ class ErrorCode(StrEnum):
     ENVIRONMENT = "environment"  # a variable that would change what is measured
     NO_DEVICE = "no_device"
     NOT_EQUAL = "not_equal"  # models that do not compute the same
+    NOT_EXPORTED = "not_exported"  # a network that an exporter refuses
     DIVERGED = "diverged"
     NO_RUNS = "no_runs"
     ONE_SIDE = "one_side"  # a comparison of a single level

@@ -23,7 +23,7 @@ from models import frameworks, own
 from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
 from models.devices import CPU
 from models.errors import EvenhandError, last_lines
-from models.frameworks import lean_import, missing, open_framework
+from models.frameworks import described, lean_import, missing, open_framework
 from models.frameworks.introspection import first_difference
 
 STEPS, DROPPED_AFTER = 5, 3
@@ -35,6 +35,8 @@ DRAWS, CHANCE = 2**20, 1e-9
 # were measured at 8e-22 to 3e-19; the smallest of the others of these networks at 1e-6.
 ROUNDING = 1e-12
 COMPUTED, PROGRESS_SECONDS = ".npz", 0.5
+# Quantities of a runtime, and the key of the reason why it has no network.
+INFERENCE, REASON = ("forward",), "reason"
 LAYER = "layer/"  # prefix of values that are compared only to name a layer
 
 
@@ -103,7 +105,8 @@ class Row:
     tensor: the worst of the `compared` tensors, layers or numbers. vanishing: the number of
     gradients that are zero but for rounding on both sides; their difference is relative to the
     largest. layer, behind: as `introspection.first_difference` returns them, if the outputs
-    differ. device: of both sides.
+    differ. device: of both sides. reason: why there is no such network in a runtime; empty if there
+    is.
     """
 
     model: str
@@ -118,6 +121,7 @@ class Row:
     layer: str = ""
     behind: str = ""
     device: str = CPU
+    reason: str = ""
 
     @property
     def equal(self) -> bool:
@@ -137,6 +141,15 @@ class Side:
     precision: str = "float64"
     python: str = ""
     version: str = ""
+
+    @property
+    def is_runtime(self) -> bool:
+        return bool(described(self.framework).exported_from)
+
+    @property
+    def computes_in(self) -> str:
+        """Precision of the gate; runtimes have no other than float32."""
+        return "float32" if self.is_runtime else self.precision
 
     def __str__(self) -> str:
         precision = [] if self.precision == "float64" else [self.precision]
@@ -190,7 +203,7 @@ def compute(request: ParityRequest, side: str | Side, threads: int = 1) -> dict[
             side.framework,
             device=request.device,
             threads=threads,
-            precision=side.precision,
+            precision=side.computes_in,
             seed=request.seed,
         )
     rng = np.random.default_rng(request.seed)
@@ -205,6 +218,8 @@ def compute(request: ParityRequest, side: str | Side, threads: int = 1) -> dict[
             ErrorCode.NOT_EQUAL, f"the network is not the one that spec.py describes: {error}"
         ) from None
 
+    if side.is_runtime:
+        return _inferred(adapter, network, module.inference_batches(spec, rng), batch)
     loss, total = adapter.evaluate(network, batch)
     gradients = adapter.gradients(network, batch)
     layers = adapter.layer_values(network, batch.inputs)
@@ -232,6 +247,7 @@ def judge(
     reference: tuple[str, Mapping[str, Array]],
     other: tuple[str, Mapping[str, Array]],
     precision: str = "float64",
+    only: Sequence[str] = tuple(QUANTITIES),
 ) -> list[Row]:
     """Return a row for each quantity, with its worst tensor; without any, an error of 0.
 
@@ -240,11 +256,15 @@ def judge(
         reference: name of a side and its result of `compute`.
         other: the same of the other side.
         precision: the lower one of the two sides.
+        only: the quantities that both sides compute.
     """
     (reference_name, left), (other_name, right) = reference, other
     vanishing = _vanishing(left, right)
+    if reason := next((str(side[REASON]) for side in (left, right) if REASON in side), ""):
+        return [Row(model, other_name, reference_name, only[0], "", 0.0, 0.0, 0, reason=reason)]
     rows = []
-    for quantity, description in QUANTITIES.items():
+    for quantity in only:
+        description = QUANTITIES[quantity]
         names = [
             name for name in sorted(left.keys() | right.keys()) if name.startswith(f"{quantity}/")
         ]
@@ -330,10 +350,11 @@ def gate(
     rows = list[Row]()
     for at, request in enumerate(requests):
         for side, result in zip(others, results, strict=True):
-            is_float32 = "float32" in (first.precision, side.precision)
+            is_float32 = "float32" in (first.computes_in, side.computes_in)
             precision = "float32" if is_float32 else "float64"
             pair = (str(first), reference[at]), (str(side), result[at])
-            judged = judge(request.model, *pair, precision)
+            only = INFERENCE if first.is_runtime or side.is_runtime else tuple(QUANTITIES)
+            judged = judge(request.model, *pair, precision, only)
             rows += [replace(row, device=request.device) for row in judged]
     return rows
 
@@ -380,6 +401,20 @@ def compute_in_process(
         with np.load(path, allow_pickle=False) as loaded:
             arrays.append(dict(loaded))
     return arrays
+
+
+def _inferred(
+    adapter: Framework, network: Any, batches: Sequence[tuple[Array, ...]], batch: Batch
+) -> dict[str, Array]:
+    """Return the outputs of a runtime, or the reason why it has no such network."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            adapter.deploy(network, batches, Path(folder))
+    except ModelError as error:
+        if error.code is not ErrorCode.NOT_EXPORTED:
+            raise
+        return {REASON: np.array(str(error))}
+    return {"forward/outputs": adapter.infer(network, batch.inputs)}
 
 
 def _trained(

@@ -22,14 +22,16 @@ PROJECTS = ("MLproject", "deploy/kubernetes/campaign/MLproject")  # for `mlflow 
 # Files and folders that an addition touches. Each framework has its part of a device or precision.
 PLACES = {
     "metric": ("experiments/metrics.py",),
-    "framework": ("models/frameworks/mine/",),
+    "framework": ("models/frameworks/mine/",),  # or a runtime
     "network": ("models/tiny/",),
     "data format": ("experiments/datasets/labelled/arrays.py",),
     "study": ("experiments/studies/own.py", *PROJECTS),
     "command": ("experiments/cli/commands/greet.py", *PROJECTS),
     "precision": (
         "models/frameworks/__init__.py",
+        "models/frameworks/exported.py",
         "models/frameworks/keras/shared.py",
+        "models/frameworks/openvino/adapter.py",
         "models/frameworks/pytorch/adapter.py",
     ),
     "device": (

@@ -121,9 +121,11 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         by_pair.setdefault((row.model, row.framework, row.reference), {})[row.quantity] = row
     lines = []
     for pair, of_pair in by_pair.items():
-        errors = [_error([of_pair[name] for name in names]) for names in HEADS.values()]
+        by_head = [[of_pair[name] for name in names if name in of_pair] for names in HEADS.values()]
         is_equal = all(row.equal for row in of_pair.values())
-        lines.append((*pair, *errors, "equal" if is_equal else "DIFFERENT"))
+        reason = next((row.reason for row in of_pair.values() if row.reason), "")
+        verdict = f"not available: {reason}" if reason else "equal" if is_equal else "DIFFERENT"
+        lines.append((*pair, *map(_error, by_head), verdict))
     return lines
 
 

@@ -9,15 +9,14 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 
+import models
 from experiments.config import devices, interpreters
 from experiments.contract import Progress
 from experiments.datasets.files import hold_lock, replace_text
-from models import frameworks, own
 from models.devices import CPU
-from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
+from models.parity import INFERENCE, QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
 
 # Quantities that differ wherever the output of a layer differs.
@@ -56,8 +55,8 @@ def rows(
         results = {pair: _read(file) for pair, file in files.items()}
         unknown = [pair for pair, cached in results.items() if not cached]
         if unknown:
-            models, names = map(set, zip(*unknown, strict=True))
-            to_prove = [request for request in requests if request.model in models]
+            unproven, names = map(set, zip(*unknown, strict=True))
+            to_prove = [request for request in requests if request.model in unproven]
             proven = gate(
                 to_prove,
                 [reference, *(side for side in others if str(side) in names)],
@@ -109,24 +108,12 @@ def _file(request: ParityRequest, reference: Side, side: Side, cache: Path) -> P
         **asdict(request),
         "sides": [asdict(each) for each in sides],
         "packages": [dict(interpreters.packages(each.framework, each.python)) for each in sides],
-        "code": _code(),
+        "code": models.code_digest(),
     }
     if request.device != CPU:
         key["gpus"] = provenance.gpus()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return cache / "parity" / f"{request.model}-{digest}.json"
-
-
-def _code() -> str:
-    """Return a digest of the sources that decide what a model computes."""
-    packages = [import_module(name) for name in ("models", *frameworks.packages())]
-    folders = [Path(place) for package in packages for place in package.__path__]
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    files += [path for name in own.folders() for path in own.sources(name)]
-    total = hashlib.sha256()
-    for path in files:
-        total.update(path.read_bytes())
-    return total.hexdigest()
 
 
 def _read(path: Path) -> list[Row]:
@@ -135,7 +122,8 @@ def _read(path: Path) -> list[Row]:
         rows = [Row(**{name: row[name] for name in Row.__annotations__}) for row in values]
     except (OSError, ValueError, TypeError, KeyError):
         return []
-    return rows if [row.quantity for row in rows] == list(QUANTITIES) else []
+    quantities = tuple(row.quantity for row in rows)
+    return rows if quantities in (tuple(QUANTITIES), INFERENCE) else []
 
 
 def as_json(rows: Sequence[Row]) -> str:

@@ -16,7 +16,7 @@ from experiments.cell import timing
 from experiments.config import devices, interpreters, shell, variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings, ModelSettings
-from experiments.contract import DEVICE, LIMITS, AnyCell, Node, Study, Treatment
+from experiments.contract import DEVICE, LIMITS, NOT_EXPORTED, AnyCell, Node, Study, Treatment
 from experiments.planning import treatments
 from experiments.planning.length import LENGTH
 from experiments.run import parity_cache
@@ -25,7 +25,7 @@ from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
 from experiments.workloads import steps
-from models import parity
+from models import frameworks, parity
 from models.contract import OptimizerConfig
 from models.devices import AUTO, CPU
 from models.parity import ParityRequest, Row, Side
@@ -104,7 +104,15 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
     findings = [result.findings for result in results]
     if workload.after_checks:
         prepared = replace(prepared, data=workload.after_checks(prepared.data, findings))
-    prepared = replace(prepared, findings=findings)
+    not_exported = {
+        treatment.name: reason
+        for finding in findings
+        for key, reason in finding.items()
+        for treatment in prepared.plan.treatments
+        if key.startswith(NOT_EXPORTED)
+        and treatment.name.startswith(key.removeprefix(NOT_EXPORTED))
+    }
+    prepared = replace(prepared, findings=findings).with_data(not_available=not_exported)
     return prepared.with_data(warnings=[warning]) if warning else prepared
 
 
@@ -295,7 +303,7 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
         for device in proof_devices:
             requests = [ParityRequest(name, optimizers, device=device) for name in names]
             all_rows += parity_cache.rows(requests, sides, Path(settings.cache), display.step)
-    if not all_rows:
+    if not all_rows and settings.frameworks == network_frameworks(settings):
         return prepared
     different = parity_cache.differences(all_rows)
     warnings = [f"UNEQUAL: {line}" for line in different]
@@ -312,8 +320,17 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
         "parity": "unequal" if different else "equal",
         "parity.device": ",".join(proof_devices),
     }
-    files = {"parity.json": parity_cache.as_json(all_rows)}
+    files = {"parity.json": parity_cache.as_json(all_rows)} if all_rows else {}
     return prepared.with_data(warnings=warnings, tags=tags, files=files)
+
+
+def network_frameworks(settings: CampaignSettings) -> tuple[str, ...]:
+    """Return the frameworks whose networks are measured.
+
+    A runtime's file is that of the framework that exports it, with which its check compares it.
+    """
+    sources = [frameworks.described(name).exported_from or name for name in settings.frameworks]
+    return tuple(dict.fromkeys(sources))
 
 
 def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
@@ -329,11 +346,12 @@ def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
 def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
     """Return the models that go through the gate; none where all cells compute by the same code."""
     module = studies.load(study)
-    is_single = len(settings.frameworks) < 2 or "framework" in module.strata(settings)
+    names = network_frameworks(settings)
+    is_single = len(names) < 2 or "framework" in module.strata(settings)
     sides = {
         module.side(name, level) if module.side else None
         for level in variation.each(settings)
-        for name in settings.frameworks
+        for name in names
     }
     is_same_code = is_single and len(sides) < 2 and not settings.levels
     return () if is_same_code else treatments.models_of(module, settings)
@@ -346,13 +364,14 @@ def _sides(
 
     These are the frameworks, in each version and with each of the settings that shape the network.
     """
-    sides = [(Side(name), settings.pythons) for name in settings.frameworks]
+    sides = [(Side(name), settings.pythons) for name in network_frameworks(settings)]
     if settings.levels or module.side:
         sides = []
         for treatment in compared:
             if treatment.control or treatment.settings.get("model", model) != model:
                 continue
             of_cell, name = treatment.merged(settings), treatment.framework
+            name = frameworks.described(name).exported_from or name
             side = module.side(name, of_cell) if module.side else Side(name)
             sides.append((replace(side, version=treatment.version), of_cell.pythons))
     return list(

@@ -188,8 +188,12 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
             f"preset=smoke gives no verdict; choose at most {MAX_SMOKE_BLOCKS} blocks, "
             "or another preset",
         )
+    takes_runtimes = studies.load(study).takes_runtimes
     for name in settings.frameworks:
         frameworks.check(name)
+        if frameworks.described(name).exported_from and not takes_runtimes:
+            text = f"frameworks={name}: a runtime does not train; grid compares its inference"
+            raise UsageError(ErrorCode.UNSUPPORTED, text)
         for pythons in virtual_environments.interpreters_by_version(settings).values():
             is_unmade = settings.levels and not Path(interpreters.separate(name, pythons)).exists()
             if not is_unmade and (missing := interpreters.missing(name, pythons)):

@@ -93,6 +93,11 @@ class Settings(PointSettings):
     )
 
 
+def network_label(model: str, side: int) -> str:
+    """Return the beginning of the labels of a network's points."""
+    return f"{model} · {side} px · "
+
+
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Return every point of the grid in every framework, in groups of a point."""
     cells = []
@@ -104,7 +109,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         settings.frameworks,
     )
     for model, side, rows in product(settings.models, settings.image_sizes, settings.batch_sizes):
-        point = f"{model} · {side} px · batch {rows}"
+        point = f"{network_label(model, side)}batch {rows}"
         parameters = {
             "model": model,
             "image_size": side,
@@ -128,6 +133,8 @@ OUTCOMES = (
     outcome("inference/latency_seconds_p95"),
     outcome("inference/latency_seconds_p99"),
     outcome("inference/first_call_seconds"),
+    outcome("inference/load_seconds"),
+    outcome("inference/file_bytes"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
     outcome("memory/peak_device_with_warmup_bytes"),
@@ -143,9 +150,17 @@ STUDY = Study(
     treatments=treatments,
     strata=lambda _: ("model", "image_size", "batch_size"),
     grows_with="batch_size",
+    takes_runtimes=True,
     demo_on_gpu={"seconds": 2.0},
     presets={
         "demo": {"batch_sizes": (1, 32), "blocks": 6},
+        "runtimes": {
+            "frameworks": ("pytorch", "onnxruntime", "openvino", "litert"),
+            "phases": ("inference",),
+            "batch_sizes": (1, 8),
+            "seconds": 0.3,
+            "blocks": 6,
+        },
         "paper": {
             "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
             "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),

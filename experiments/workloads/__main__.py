@@ -26,6 +26,7 @@ from experiments.contract import DEVICE, LIMITS, AnyCell, CellSpec, Limits, Stud
 from models import limits
 from models.contract import Framework
 from models.errors import NoDevice, innermost_frames
+from models.frameworks import described
 from tracking import clock, nvml
 from tracking.errors import EvenhandError
 from tracking.records import (
@@ -98,6 +99,8 @@ def _build_all(spec: AnyCell, framework: Framework) -> None:
 
 def _measure_limits(spec: AnyCell, framework: Framework, output: Emitter) -> None:
     """Record how fast the framework's library multiplies matrices here, and the memory's speed."""
+    if described(spec.framework).exported_from:  # its products would have to be exported, too
+        return
     settings, library = spec.settings, spec.framework.partition("+")[0]
     assert isinstance(settings, TrainingSettings)
     place = (framework.device, settings.precision, spec.threads)

@@ -65,7 +65,8 @@ class Variant:
     extra: the extra of this project that installs it; empty if none does. has_pipeline: whether it
     has a `Framework.read`. trouble: returns why it cannot run although its packages are installed;
     empty if it can. compiles: whether it traces or compiles its steps. by_xla: devices on which
-    XLA compiles them.
+    XLA compiles them. exported_from: of a runtime, which does not train, the framework that writes
+    its files; empty for a framework. export_packages: imports of the process that writes them.
     """
 
     architecture: str
@@ -78,6 +79,8 @@ class Variant:
     trouble: Callable[[], str] | None = None
     compiles: bool = False
     by_xla: tuple[str, ...] = ()
+    exported_from: str = ""
+    export_packages: tuple[str, ...] = ()
 
 
 def available() -> tuple[str, ...]:
@@ -115,6 +118,11 @@ def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
     return tuple(name for name in available() if quality(described(name)))
 
 
+def trained() -> tuple[str, ...]:
+    """Return the names of the variants that train: all but runtimes."""
+    return having(lambda variant: not variant.exported_from)
+
+
 def architectures() -> tuple[str, ...]:
     """Return the files that frameworks read in a model's folder.
 
@@ -136,12 +144,14 @@ def missing(name: str) -> str | None:
     Packages are looked up without an import.
     """
     variant = described(name)
-    for package in variant.packages:
+    for package in (*variant.packages, *variant.export_packages):
         if find_spec(package) is None:
             ours = f"-c constraints.txt -e '.[{variant.extra}]'"
             what = ours if variant.extra else package
             return f"{name}: {package} is not installed: pip install {what}"
     trouble = variant.trouble() if variant.trouble else ""
+    if variant.exported_from and not trouble:
+        trouble = missing(variant.exported_from) or ""
     return f"{name}: {trouble}" if trouble else None
 
 

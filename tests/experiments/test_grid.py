@@ -15,14 +15,17 @@ from experiments.comparison.verdicts.findings import Edge
 from experiments.config import memory
 from experiments.run.journal_runs import cell_results
 from experiments.studies import grid
+from models import own
 from tests.conftest import Place, set_toy_costs
 from tests.experiments.small_campaigns import cells, report, run
+from tests.models.test_runtimes import branching_model
 from tracking import tables
 from tracking.errors import UsageError
 from tracking.records import RunOutcome
 from tracking.store import Store
 from tracking.technical import unpack_tags
 
+PARAMETERS = "model/trainable_parameters"
 POINT = {
     "models": "mobilenet_v2",
     "image_sizes": "64",
@@ -65,6 +68,54 @@ def test_points_are_timed_in_both_phases(
         assert metrics["memory/peak_rss_bytes"] > 1e7
         assert "train/total_seconds" not in metrics
     assert "model=lenet, image\\_size=28, batch\\_size=3" in report(place)
+
+
+def test_runtimes_infer_beside_frameworks_where_their_files_are_exported(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(own.FOLDERS, str(branching_model(tmp_path)))
+    points = {"models": "lenet,branching", "image_sizes": "28", "batch_sizes": "2", "blocks": "1"}
+    output = run(place, "grid", frameworks="pytorch,onnxruntime", **{**POINT, **points})
+    runs = {
+        (cell.data.tags["framework"], cell.data.tags["model"].partition("@")[0]): cell
+        for cell in cells(place)
+    }
+    outcomes = {key: cell.data.tags["outcome"] for key, cell in runs.items()}
+    assert outcomes == {
+        ("pytorch", "lenet"): "ok",
+        ("pytorch", "branching"): "ok",
+        ("onnxruntime", "lenet"): "ok",
+        ("onnxruntime", "branching"): "not_available",
+    }
+    assert "data-dependent" in runs["onnxruntime", "branching"].data.tags["outcome_reason"]
+    assert "branching is not exported from pytorch" in output
+    exported, network = runs["onnxruntime", "lenet"].data, runs["pytorch", "lenet"].data
+    assert exported.tags["parity"] == "equal"
+    assert exported.metrics["inference/file_bytes"] > 4 * exported.metrics[PARAMETERS]
+    assert exported.metrics["inference/load_seconds"] > 0
+    assert exported.metrics["check/export_error"] < 1e-5
+    assert "inference/file_bytes" not in network.metrics
+    assert "inference/latency_seconds_p50" in exported.metrics.keys() & network.metrics.keys()
+    assert exported.metrics["memory/peak_rss_bytes"] < network.metrics["memory/peak_rss_bytes"]
+    assert "train/step_seconds" in network.metrics.keys() - exported.metrics.keys()
+    reason = unpack_tags(exported.tags)["not_available.train/examples_per_second"]
+    assert reason == "a runtime does not train"
+
+
+@pytest.mark.parametrize(
+    ("study", "options"),
+    [("grid", ("--phases=train",)), ("lenet", ()), ("training_speed", ("--preset=smoke",))],
+)
+def test_runtimes_are_refused_where_all_would_train(
+    place: Place, study: str, options: tuple[str, ...]
+) -> None:
+    words = (f"--cache={place.cache}", f"--journal={place.journal}", *options)
+    done = place.call(
+        *(sys.executable, "-m", "experiments", study, "--frameworks=pytorch,onnxruntime", *words)
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "onnxruntime" in line
 
 
 @pytest.mark.usefixtures("local_cells")

@@ -185,5 +185,5 @@ def test_other_code_and_other_devices_are_judged_again(
     assert judge("cpu", "cuda", "cpu", "cuda") == ["cpu", "cuda"]
     monkeypatch.setattr(provenance, "gpus", lambda: ["card B"])  # libraries may run other code
     assert judge("cpu", "cuda") == ["cuda"]
-    monkeypatch.setattr(parity_cache, "_code", lambda: "changed")
+    monkeypatch.setattr(parity_cache.models, "code_digest", lambda: "changed")
     assert judge("cpu") == ["cpu"]

@@ -9,7 +9,7 @@ import pytest
 
 import models
 from models import parity
-from models.frameworks import available
+from models.frameworks import trained
 from models.frameworks.introspection import first_difference
 from tests.models.children import checked, probed, side
 from tests.models.framework_checks import CHECKS
@@ -36,7 +36,7 @@ def slow_unless(quick: tuple[str, ...], names: tuple[str, ...]) -> list[object]:
     return [pytest.param(at, marks=() if at in quick else pytest.mark.slow) for at in names]
 
 
-@pytest.fixture(scope="module", params=slow_unless(QUICK, available()))
+@pytest.fixture(scope="module", params=slow_unless(QUICK, trained()))
 def framework(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -65,7 +65,7 @@ def is_quick(name: str, model: str) -> bool:
 
 PAIRS = [
     pytest.param(name, model, marks=() if is_quick(name, model) else pytest.mark.slow)
-    for name in available()
+    for name in trained()
     for model in models.available()
     if name != "pytorch"
 ]

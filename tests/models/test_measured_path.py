@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from models.errors import ErrorCode, ModelError
-from models.frameworks import available, missing
+from models.frameworks import missing, trained
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
 from tests.models.children import ROOT, result_of, run_python
 from tests.models.test_contract import QUICK, slow_unless
@@ -299,17 +299,18 @@ def test_plain_loop_is_the_same_training(framework: str) -> None:
 ALLOWED = {"__future__", "collections.abc", "typing", "models.contract", "models.transfer"}
 
 
-@pytest.mark.parametrize("framework", PLAIN_LOOPS)
+@pytest.mark.parametrize("framework", [*PLAIN_LOOPS, "onnxruntime", "openvino"])
 def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
     path = ROOT / "tests" / "plain_loops" / f"{framework}.py"
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     modules = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    packages = {"pytorch": {"torch"}, "jax": {"jax", "keras", "numpy"}}.get(framework, {framework})
+    others = {"pytorch": {"torch"}, "jax": {"jax", "keras", "numpy"}}
+    packages = others.get(framework, {framework, "numpy", "pathlib"})
     assert imported | {alias.name for alias in modules} <= ALLOWED | packages
 
 
-@pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
+@pytest.mark.parametrize("framework", slow_unless(QUICK, trained()))
 def test_equal_weights_give_the_same_loss_with_and_without_them(framework: str) -> None:
     """The plain mean if all weights are 1; after the first other weight never again."""
     losses, even = measured(framework, EVEN)
@@ -317,7 +318,7 @@ def test_equal_weights_give_the_same_loss_with_and_without_them(framework: str) 
     assert even == [True, False, False]
 
 
-@pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
+@pytest.mark.parametrize("framework", slow_unless(QUICK, trained()))
 def test_mixed_precision_rounds_and_nothing_else(framework: str) -> None:
     exact = measured("pytorch", PRECISION)["float32"]
     rounded = measured(framework, PRECISION)

@@ -30,7 +30,9 @@ def test_models_and_frameworks_are_folders() -> None:
     assert set(architectures.values()) == {("keras", "pytorch")}  # each model is a pair
     names = "pytorch pytorch+compile pytorch+channels_last tensorflow tensorflow+eager"
     others = "tensorflow+xla keras-tensorflow keras-torch keras-jax jax"
-    assert set(frameworks.available()) == {*names.split(), *others.split()}
+    assert set(frameworks.trained()) == {*names.split(), *others.split()}
+    runtimes = {"litert", "onnxruntime", "openvino"}
+    assert set(frameworks.available()) == {*frameworks.trained(), *runtimes}
 
 
 @pytest.mark.parametrize(

@@ -372,6 +372,9 @@ _PROPER = {
     "tensorflow": "TensorFlow",
     "keras": "Keras",
     "jax": "JAX",
+    "litert": "LiteRT",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
 }
 # A level that says nothing without the name of its setting.
 _BARE = re.compile(r"[\d.,]+|true|false|none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,18 @@ from experiments.cell.measure import (
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
-from experiments.contract import CellSpec, Output, TimedPhase
+from experiments.contract import EXPORTED, AnyCell, CellSpec, Output, TimedPhase
 from experiments.studies import transformers
 from experiments.studies.grid import PointSettings, Settings
 from models import named, weights
 from models.contract import Array, Batch, Framework
 from models.definition import ModelDefinition
 from models.flops import Network
+from models.frameworks import described
 from models.layers import images
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
+from tracking.records import Tags
 
 # Order of the phases, of which some cells of a block have only one.
 PLACES = {"inference": 1, "train": 2}
@@ -88,17 +91,22 @@ def run(spec: CellSpec[PointSettings], framework: Framework, output: Output) -> 
     source = named.checkpoint(settings.model) if _is_pretrained(settings) else "random"
     arrays = weights.load(source, settings.model, sizes, settings.seed)
     framework.load_weights(network, arrays)
+    side = settings.image_size if isinstance(settings, Settings) else 0
+    deployed = deploy(spec, framework, network, settings.model, side)
+    output.metrics(deployed)
     work = Network.computed(settings.model, sizes, [batch])
     write_work(spec, framework, work, settings.batch_size, settings.batch_size)
     batch = framework.place(batch)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     peaks = DevicePeaks(framework)
-    measured = [
-        phases[phase](framework, network, batch, spec, peaks, output) for phase in settings.phases
-    ]
+    possible = [name for name in settings.phases if name == "inference" or is_trained(spec)]
+    if possible != list(settings.phases):
+        reason = "a runtime does not train"
+        output.record(Tags(spec.run, {"not_available.train/examples_per_second": reason}))
+    measured = [phases[phase](framework, network, batch, spec, peaks, output) for phase in possible]
     output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
-    values, summary = list[PhaseValues](), dict[str, float]()
+    values, summary = list[PhaseValues](), dict[str, float](deployed)
     for phase_values, metrics in measured:
         values += phase_values
         summary |= metrics
@@ -121,6 +129,32 @@ def inputs(
     assert isinstance(settings, Settings)
     sizes = module.Spec(classes=settings.classes)
     return sizes, images.batch(sizes, settings.image_size, rng, rows)
+
+
+def is_trained(spec: AnyCell) -> bool:
+    return not described(spec.framework).exported_from
+
+
+def deploy(
+    spec: AnyCell, framework: Framework, network: Any, model: str, side: int
+) -> dict[str, float]:
+    """Make a network ready for inference, for a runtime from its exported file.
+
+    Args:
+        spec: The cell, or the check before it.
+        framework: Framework of the network.
+        network: With its weights.
+        model: Its name.
+        side: Of the images, pixels.
+
+    Returns:
+        Metrics of a runtime.
+    """
+    if is_trained(spec):
+        return {}
+    module, rng = models.spec(model), np.random.default_rng(spec.settings.seed)
+    batches = module.inference_batches(network.spec, rng, side)
+    return framework.deploy(network, batches, Path(spec.inputs[EXPORTED]))
 
 
 def _infer(

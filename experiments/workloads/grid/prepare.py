@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import models
-from experiments.contract import DatasetInfo, Prepared, Progress, Workload
+from experiments.contract import EXPORTED, DatasetInfo, Prepared, Progress, Workload
 from experiments.studies import transformers
 from experiments.studies.grid import PointSettings, Settings
 from experiments.workloads import networks, steps
-from models import named, weights
+from models import frameworks, named, weights
 from tracking.errors import ErrorCode, UsageError
 
 
@@ -26,9 +26,24 @@ def prepare(settings: PointSettings, _: Progress) -> Prepared:
         networks.of_images(name, settings.frameworks, "models").Spec(classes=settings.classes)
     sizes = ", ".join(f"{side} × {side}" for side in sorted(set(settings.image_sizes)))
     text = f"standard normal, {sizes}, drawn from the seed"
+    of_runtimes = {EXPORTED: str(Path(settings.cache, EXPORTED).resolve())}
+    inputs = of_runtimes if runtimes(settings) else {}
     counts = {f"batch of {size}": size for size in settings.batch_sizes}
     dataset = DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {})
-    return Prepared(dataset, {}, warnings=named.notes(settings.models))
+    return Prepared(dataset, inputs, warnings=named.notes(settings.models))
+
+
+def runtimes(settings: Settings) -> tuple[str, ...]:
+    """Return the compared runtimes.
+
+    Raises:
+        UsageError: If nothing but a training is timed.
+    """
+    names = tuple(name for name in settings.frameworks if frameworks.described(name).exported_from)
+    if names and "inference" not in settings.phases:
+        text = f"phases=train: {names[0]} is a runtime and does not train; add inference"
+        raise UsageError(ErrorCode.UNSUPPORTED, text)
+    return names
 
 
 def _prepare_sequences(settings: transformers.Settings) -> Prepared:

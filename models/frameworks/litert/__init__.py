@@ -1,0 +1,15 @@
+"""LiteRT on files of TensorFlow's networks. Importing this does not import it."""
+
+from __future__ import annotations
+
+from models.frameworks import Variant
+
+VARIANTS = {
+    "litert": Variant(
+        architecture="keras",
+        packages=("ai_edge_litert",),
+        distributions=("ai-edge-litert", "keras", "tensorflow"),
+        extra="litert",
+        exported_from="tensorflow",
+    )
+}

@@ -1,0 +1,76 @@
+"""Export of TensorFlow's networks for runtimes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from models.contract import Array
+
+if TYPE_CHECKING:
+    from models.frameworks.exported import Export
+
+
+def write_tflite(
+    network: Any, inputs: tuple[Array, ...], free_axes: Sequence[Sequence[int]], path: Path
+) -> None:
+    """Write a network for LiteRT.
+
+    Args:
+        network: Keras' on TensorFlow.
+        inputs: Example.
+        free_axes: Of each input, axes of any size.
+        path: File.
+    """
+    import keras
+    import tensorflow as tf
+
+    signature = [
+        tf.TensorSpec(
+            [None if axis in axes else size for axis, size in enumerate(array.shape)],
+            array.dtype,
+            name=f"input_{number}",  # the file's order is another
+        )
+        for number, (axes, array) in enumerate(zip(free_axes, inputs, strict=True))
+    ]
+
+    def infer(*arrays: Any) -> Any:
+        return network(arrays if len(arrays) > 1 else arrays[0], training=False)
+
+    with tempfile.TemporaryDirectory() as folder:
+        archive = keras.export.ExportArchive()
+        archive.track(network)  # or the file has no weights
+        archive.add_endpoint("serve", infer, input_signature=signature)
+        archive.write_out(folder, verbose=False)
+        path.write_bytes(tf.lite.TFLiteConverter.from_saved_model(folder).convert())
+
+
+WRITERS = {".tflite": write_tflite}
+
+
+def first_difference(export: Export, path: Path) -> str:
+    """Return the first constant of a file that another export has otherwise; empty if none."""
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder, path.name)
+        export.write(other)
+        left, right = _constants(path), _constants(other)
+    for name, array in right.items():
+        if name not in left or not np.array_equal(left[name], array):
+            return name
+    return ""
+
+
+def _constants(path: Path) -> dict[str, Array]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter, constants = Interpreter(str(path)), dict[str, Array]()
+    for each in interpreter.get_tensor_details():
+        try:
+            constants[each["name"]] = interpreter.get_tensor(each["index"])
+        except ValueError:  # computed: there is no value yet
+            continue
+    return constants
