@@ -7,6 +7,7 @@ out or makes of several others is refused.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ def _write(
 ) -> None:
     """Write a checkpoint in the library's own format."""
     if definition["library"] == "timm":
-        (checkpoint / CONFIG).write_text(json.dumps(definition["configuration"]))
+        shutil.copy(folder / CONFIG, checkpoint)
         write_safetensors(arrays, checkpoint / WEIGHTS)
         return
     import torch

@@ -57,12 +57,14 @@ def describe(source: str, folder: Path) -> dict[str, Any]:
 
         network = timm.create_model(name)
         definition["head"] = network.default_cfg["classifier"]
-        definition["configuration"] = {
+        configuration = {
             "architecture": name,
             "num_classes": 0,
             "num_features": network.num_features,
             "pretrained_cfg": {},
         }
+        (folder / FULL).mkdir()
+        (folder / FULL / CONFIG).write_text(json.dumps(configuration))
     found = introspection.describe(partial(_channels_first, definition, folder))
     names = ("channels", "least_side", "only_side", "classes")
     definition |= {name: getattr(found, name) for name in names}

@@ -79,6 +79,7 @@ FAMILIES = {
     "albert": Family("pooled", "AutoModelForPreTraining"),
     "bert": Family("pooled", options={"dropout": "hidden_dropout_prob"}, exact_gelu=True),
     "dinov2": Family(configuration={"use_mask_token": False}),
+    "deit": Family(saved_as="AutoModelForImageClassification"),
     "distilbert": Family(saved_as="AutoModelForMaskedLM"),
     "llama": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),
     "qwen2": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),

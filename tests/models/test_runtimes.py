@@ -65,7 +65,8 @@ def branching_model(place: Path) -> Path:
 
 
 def opened(name: str) -> Framework:
-    return frameworks.open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
+    with frameworks.lean_import(name):
+        return frameworks.open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
 
 
 def deployed(

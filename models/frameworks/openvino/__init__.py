@@ -13,6 +13,6 @@ VARIANTS = {
         packages=("openvino",),
         distributions=("openvino", *EXPORTERS),
         extra="openvino",
-        imports_if_there=("openvino_telemetry",),
+        imports_if_there=("absl", "openvino_telemetry"),
     )
 }
