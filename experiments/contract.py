@@ -37,7 +37,8 @@ DEVICE = "device"
 STEP_SECONDS, REQUEST_SECONDS = "check.step_seconds", "check.request_seconds"
 # File of a cell's folder, from which the parent counts FLOPs.
 WORK = "work.json"
-# Input of a check: whether it measures the limits of the machine; result: JSON of `Limits`.
+# Input of a check that measures the limits of the machine: FLOP/s that are enough; result: JSON of
+# `Limits`.
 LIMITS = "check.limits"
 # Input of a runtime's cells: folder of exported files. Prefix of a check's results: reasons why
 # networks are not exported, by the beginning of the names of their treatments.

@@ -103,8 +103,11 @@ def _limits(
             best[limits.place] = _higher(limits, best.get(limits.place, limits))
     if not best:
         return {}, []
-    frameworks = {limits.framework for limits in best.values()}
-    checks = preflight.check_frameworks(prepared, frameworks, folder)
+    enough: dict[str, float] = {}
+    for limits in best.values():
+        least = (1 - MOST_CHANGE) * limits.peak_flops
+        enough[limits.framework] = min(least, enough.get(limits.framework, least))
+    checks = preflight.check_frameworks(prepared, enough, folder)
     again = {
         (limits.place, limits.framework): limits
         for limits in _measured_limits(check.findings for check in checks)

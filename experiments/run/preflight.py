@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -221,13 +221,13 @@ def _missing_folders(folders: Sequence[str]) -> list[str]:
 
 
 def check_frameworks(
-    prepared: PreparedCampaign, frameworks: Collection[str] = (), among: Path | None = None
+    prepared: PreparedCampaign, enough: Mapping[str, float] | None = None, among: Path | None = None
 ) -> list[CheckResult]:
     """Check these frameworks, or all of them.
 
     Args:
         prepared: Campaign whose cells use them.
-        frameworks: Names; all if empty.
+        enough: Names, and FLOP/s that are enough where they measure the machine; all if empty.
         among: Folder of processes that compute, while which nothing measures the machine.
     """
     nodes: tuple[Node, ...] = ()
@@ -235,16 +235,18 @@ def check_frameworks(
         from experiments.run.backends import cluster
 
         nodes = cluster.nodes()
+    enough = enough or {}
     with tempfile.TemporaryDirectory() as temporary:
         folder, specs = among or Path(temporary), []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
-            if frameworks and treatment.framework not in frameworks:
+            if enough and treatment.framework not in enough:
                 continue
             name, inputs = treatment.framework, prepared.data.inputs
             task = CellTask(treatment, f"{name}-{number}", name, {}, inputs, run=name)
             spec = cell_spec(prepared, task, folder, nodes)
             device = devices.to_open(settings.device, settings)
-            inputs = {**spec.inputs, LIMITS: prepared.measures_limits}
+            limits = {LIMITS: enough.get(name, 0.0)} if prepared.measures_limits else {}
+            inputs = {**spec.inputs, **limits}
             specs.append(replace(spec, stage="check", device=device, inputs=inputs))
         stop = threading.Event()
         with ThreadPoolExecutor(2) as pool:

@@ -43,7 +43,7 @@ def run(spec: AnyCell, output: Emitter) -> RunClosed:
     stack = ExitStack()
     try:
         memory.bound(limit_bytes)
-        measures = spec.stage == "check" and spec.inputs.get(LIMITS) and not limit_bytes
+        measures = spec.stage == "check" and LIMITS in spec.inputs and not limit_bytes
         wait = stack.enter_context(limits.computing(Path(spec.journal))) if measures else None
         framework = opened(spec) if spec.framework else None
         # a check that reports which device the framework sees
@@ -109,7 +109,7 @@ def _measure_limits(spec: AnyCell, framework: Framework, output: Emitter) -> Non
             return
         framework = opened(replace(spec, framework=library))
     threads = spec.threads or len(os.sched_getaffinity(0))
-    if peak_flops := limits.peak_flops(framework):
+    if peak_flops := limits.peak_flops(framework, float(spec.inputs[LIMITS])):
         bandwidth = limits.bandwidth(framework, threads)
         measured = Limits(spec.framework, *place, peak_flops, bandwidth)
         output.record(Tags(spec.run, {LIMITS: json.dumps(asdict(measured))}))

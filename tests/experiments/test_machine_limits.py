@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from experiments.cli.codes import DONE, NO_VERDICT
@@ -20,7 +25,7 @@ def peaks(monkeypatch: pytest.MonkeyPatch, local_cells: None) -> list[float]:
     """Return the peaks that the next checks find, in order; the toy multiplies no matrices."""
     peaks = [PEAK, 0.9 * PEAK, 1.02 * PEAK]
 
-    def next_peak(_: object) -> float:
+    def next_peak(*_: object) -> float:
         return peaks.pop(0) if peaks else 0.0
 
     monkeypatch.setattr(limits, "peak_flops", next_peak)
@@ -73,6 +78,36 @@ def test_peak_that_changes_or_is_not_measured_again_is_refused(
         assert "model/flops_per_example" in run.data.metrics
         assert not {"train/mfu", "machine/peak_flops"} & run.data.metrics.keys()
     assert "No share of the machine's peak on cpu" in small_campaigns.report(place)
+
+
+def test_peak_is_measured_while_nothing_computes(tmp_path: Path) -> None:
+    order, has_begun = list[str](), threading.Event()
+
+    def compute() -> None:
+        with limits.computing(tmp_path):
+            has_begun.set()
+            time.sleep(0.3)
+            order.append("computed")
+
+    other = threading.Thread(target=compute)
+    other.start()
+    assert has_begun.wait(10)
+    with limits.computing(tmp_path) as wait:
+        wait()
+        order.append("measured")
+    other.join()
+    assert order == ["computed", "measured"]
+
+
+def test_peak_that_is_not_enough_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [3.0, 2.0, 9.5, 11.0]
+    monkeypatch.setattr(limits, "_peak", lambda _: found.pop(0))
+    pytorch = SimpleNamespace(architecture="pytorch")
+    assert limits.peak_flops(pytorch, enough=9.5) == 9.5  # type: ignore[arg-type]
+    assert found == [11.0]
+    found[:] = [1.0] * 9
+    assert limits.peak_flops(pytorch, enough=9.5) == 1.0  # type: ignore[arg-type]
+    assert len(found) == 9 - limits.TRIES
 
 
 def test_smoke_test_measures_no_peak(place: Place, peaks: list[float]) -> None:
