@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 
-MAX_LISTED = 16  # names in an error
+MAX_LISTED = 20  # names in an error
 MAX_FRAMES = 3
 _ROOT = Path(__file__).resolve().parents[1]
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (\S+)', re.MULTILINE)

@@ -208,7 +208,8 @@ def compute(request: ParityRequest, side: str | Side, threads: int = 1) -> dict[
         )
     rng = np.random.default_rng(request.seed)
     spec, batch = module.probe(rng, full=request.full)
-    spec = replace(spec, **dict(side.spec_fields))
+    those = {name: value for name, value in side.spec_fields if name in vars(spec)}
+    spec = replace(spec, **those)
     network = adapter.build(request.model, spec)
     weights = _perturbed(module.initial_weights(spec, rng), rng)
     try:

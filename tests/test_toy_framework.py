@@ -61,9 +61,9 @@ def test_framework_needs_its_entry_point() -> None:
 
 
 def test_proofs_depend_on_its_code() -> None:
-    script = "from experiments.run import parity_cache; print(parity_cache._code())"
+    script = "import models; print(models.code_digest())"
     digests = {python("-c", script, path=path).stdout for path in (PYTHONPATH, str(ROOT))}
-    assert len(digests) == 2
+    assert len(digests - {""}) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from experiments.config.settings import MAX_ROWS, parameter, setting
 from experiments.contract import Study, Treatment
 from experiments.planning.treatments import check_count
 from experiments.studies import grid
+from models.frameworks import described
 
 if TYPE_CHECKING:
     from models.parity import Side
@@ -22,8 +23,8 @@ class Settings(grid.PointSettings):
     length: int = parameter(0, "lengths")
 
     models: tuple[str, ...] = setting(
-        (),
-        "hf:NAME of an architecture or of a published network, hf:FOLDER of a checkpoint",
+        ("bert",),
+        "bert, hf:NAME of an architecture or published network, hf:FOLDER of a checkpoint",
         group="grid",
         affects_measurement=False,
     )
@@ -80,10 +81,14 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def side(framework: str, settings: Settings) -> Side:
-    """Return the side of the parity gate, with the implementation of attention."""
+    """Return the side of the parity gate, with the implementation of attention.
+
+    JAX's softmax of attention is float32 whatever it is given.
+    """
     from models.parity import Side
 
-    return Side(framework, (("attention", settings.attention),))
+    precision = "float32" if "jax" in described(framework).packages else "float64"
+    return Side(framework, (("attention", settings.attention),), precision)
 
 
 STUDY = Study(

@@ -241,14 +241,6 @@ def _draw(shapes: Shapes, rng: np.random.Generator, size: str) -> Weights:
     return weights
 
 
-def why_not(model: str, architecture: str) -> str:
-    """Return why a network by name has no counterpart, or an empty text."""
-    folder = own.folders().get(model, Path())
-    if architecture != "keras" or not (folder / DEFINITION).is_file():
-        return ""
-    return str(read(folder)["no_counterpart"])
-
-
 def cuts_file(folder: Path, size: str) -> Path:
     """Return the file that says where KerasHub's network of a size has the arrays."""
     return folder / f"cuts-{size}.json"
@@ -287,10 +279,9 @@ def notes(models: Iterable[str]) -> tuple[str, ...]:
     """Return what is compared under the names of networks of other libraries, a line for each."""
     lines = []
     for model in models:
-        folder = own.folders().get(model, Path())
-        if not (folder / DEFINITION).is_file():
+        definition = _definition(model)
+        if not definition:
             continue
-        definition = read(folder)
         versions = ", ".join(f"{name} {at}" for name, at in definition["versions"].items())
         corrected = ", ".join(
             f"{name}={value} ({reason})"
@@ -302,16 +293,30 @@ def notes(models: Iterable[str]) -> tuple[str, ...]:
 
 
 def checkpoint(model: str) -> str:
-    """Return the path of the weights beside a network's configuration."""
-    return f"{read(own.folders()[model])['name']}/{WEIGHTS}"
+    """Return the path of the weights beside a network's configuration, empty if it has none."""
+    definition = _definition(model)
+    return f"{definition['name']}/{WEIGHTS}" if "family" in definition else ""
 
 
 def refusal(model: str, size: str, length: int, phases: Sequence[str]) -> str:
     """Return why a network of sequences cannot be measured so, or an empty text."""
-    definition = read(own.folders()[model])
+    definition = _definition(model)
+    if not definition:
+        return ""
     longest = definition["positions"][size]
     if longest and length > longest:
         return f"{model} takes at most {longest} tokens"
     if definition["kind"] == CAUSAL and "inference" in phases:
         return f"{model} is a language model, whose answers are not measured; take phases=train"
     return ""
+
+
+def _definition(model: str) -> dict[str, Any]:
+    """Return the definition of a model; empty for one that is not another library's."""
+    folder = own.folders().get(model, Path())
+    return read(folder) if (folder / DEFINITION).is_file() else {}
+
+
+def why_not(model: str, architecture: str) -> str:
+    """Return why a network by name has no counterpart, or an empty text."""
+    return str(_definition(model).get("no_counterpart", "")) if architecture == "keras" else ""

@@ -37,7 +37,7 @@ CAUGHT: dict[str, tuple[set[str], str]] = {
     ),
     "epsilon": (FUNCTION | {"statistics"}, "first in the output of features.norm0"),
     "momentum": ({"statistics"}, "statistics of norm2_1.running_"),
-    "dropout_rate": ({"mask", "dropout"}, "dropout of hidden_drop differs by 2e-01"),
+    "dropout_rate": ({"mask", "dropout"}, "dropout of hidden_drop differs by"),
     "stochastic_depth_of_pixels": ({"mask"}, "mask of features.5.1.stochastic_depth differs by"),
     "gate_order": (FUNCTION | {"place"}, "first in the output of state_dropout"),
     "stock_adam": ({"step"}, "by adam differs by"),

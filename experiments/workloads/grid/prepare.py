@@ -47,14 +47,14 @@ def runtimes(settings: Settings) -> tuple[str, ...]:
 
 
 def _prepare_sequences(settings: transformers.Settings) -> Prepared:
-    if not settings.models:
-        text = "models: give networks by name, such as models=hf:bert or models=hf:FOLDER"
-        raise UsageError(ErrorCode.MISSING_VALUE, text)
     for name in settings.models:
-        if "attention" not in vars(models.spec(name).SIZES.get(settings.size, settings)):
-            text = f"models={name}: no network of sequences of Hugging Face; give hf:NAME"
+        if "classes" not in vars(models.spec(name).SIZES.get(settings.size, name)):
+            text = f"models={name}: it takes no tokens, or is no classifier; give bert or hf:NAME"
             raise UsageError(ErrorCode.UNSUPPORTED, text)
         networks.check_siblings(name, settings.frameworks, "models", settings.size)
+        if settings.weights == "pretrained" and not named.checkpoint(name):
+            text = f"weights=pretrained: {name} is no checkpoint; give models=hf:FOLDER"
+            raise UsageError(ErrorCode.CONFLICT, text)
         if settings.weights == "pretrained":
             weights.check_file(Path(named.checkpoint(name)))
     text = f"random tokens, {', '.join(map(str, settings.lengths))} an example, from the seed"
