@@ -10,7 +10,6 @@ from experiments.config.settings import MAX_ROWS, parameter, setting
 from experiments.contract import Study, Treatment
 from experiments.planning.treatments import check_count
 from experiments.studies import grid
-from models.frameworks import described
 
 if TYPE_CHECKING:
     from models.parity import Side
@@ -81,14 +80,10 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def side(framework: str, settings: Settings) -> Side:
-    """Return the side of the parity gate, with the implementation of attention.
-
-    JAX's softmax of attention is float32 whatever it is given.
-    """
+    """Return the side of the parity gate, with the implementation of attention."""
     from models.parity import Side
 
-    precision = "float32" if "jax" in described(framework).packages else "float64"
-    return Side(framework, (("attention", settings.attention),), precision)
+    return Side(framework, (("attention", settings.attention),))
 
 
 STUDY = Study(

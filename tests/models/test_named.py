@@ -112,9 +112,8 @@ def test_counterpart_is_equal_and_a_fault_in_it_is_not(source: str, cache: Path)
     name = named.add(source, cache)
     assert name == "hf_reader"
     sides = ["pytorch", "keras-torch", "tensorflow"]
-    on_jax = parity.Side("jax", precision="float32")
-    rows = parity.gate([parity.ParityRequest(name)], [*sides, on_jax])
-    assert {row.framework for row in rows} == {"keras-torch", "tensorflow", "jax, float32"}
+    rows = parity.gate([parity.ParityRequest(name)], sides)
+    assert {row.framework for row in rows} == {"keras-torch", "tensorflow"}
     assert [row for row in rows if not row.equal] == []
     assert {row.compared for row in rows if row.quantity == "gradient"} == {41}
     # the keys' array put where the queries' belongs, and the other way round

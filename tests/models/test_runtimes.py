@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,17 @@ def branching_model(place: Path) -> Path:
     return folder
 
 
+def in_a_thread(test: Callable[..., None]) -> Callable[..., None]:
+    """Let a test compute in a thread of its own: runtimes make it take denormal numbers for 0."""
+
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test, *arguments, **named).result()
+
+    return run
+
+
 def opened(name: str) -> Framework:
     with frameworks.lean_import(name):
         return frameworks.open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
@@ -88,7 +101,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def file(name: str, folder: Path) -> Iterator[Path]:
     """Yield LeNet's file for a runtime, restored afterwards."""
-    deployed(name, folder)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(deployed, name, folder).result()
     suffix = frameworks.load(name, "adapter").Adapter.suffix
     (path,) = folder.glob(f"lenet-*{suffix}")
     content = path.read_bytes()
@@ -97,6 +111,7 @@ def file(name: str, folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
+@in_a_thread
 def test_file_computes_what_its_network_computes(name: str, folder: Path) -> None:
     runtime, network, metrics = deployed(name, folder)
     assert metrics["inference/load_seconds"] > 0
@@ -126,6 +141,7 @@ def _expected(folder: Path, metrics: dict[str, float]) -> list[Array]:
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
+@in_a_thread
 def test_measured_process_imports_no_framework(name: str, folder: Path) -> None:
     deployed(name, folder)
     script = """
@@ -148,6 +164,7 @@ print(*sorted({"torch", "onnx", "onnxscript", "tensorflow", "keras", "jax"} & sy
 @pytest.mark.parametrize(
     ("name", "factor"), [*((name, 3) for name in RUNTIMES), ("onnxruntime", np.nan)]
 )
+@in_a_thread
 def test_changed_weight_is_refused_and_named(
     name: str, factor: float, folder: Path, file: Path
 ) -> None:
@@ -167,6 +184,7 @@ def test_changed_weight_is_refused_and_named(
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("rows", [1, 3])
+@in_a_thread
 def test_fixed_number_of_rows_is_refused(name: str, rows: int, folder: Path, file: Path) -> None:
     fix(file, 0, 0, rows)
     with pytest.raises(ModelError, match=rf"does not take inputs of \({4 - rows}, ") as refused:
@@ -181,6 +199,7 @@ def fix(file: Path, at: int, axis: int, size: int) -> None:
     onnx.save(graph, file)
 
 
+@in_a_thread
 def test_fixed_length_of_a_sequence_is_refused(tmp_path: Path) -> None:
     """Batches of the caption decoder have 8 and 16 words."""
     module = models.spec("caption_decoder")
@@ -197,6 +216,7 @@ def test_fixed_length_of_a_sequence_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"precision": "bfloat16"}, {"conv_algorithm": "plain"}, {"device": "cuda"}]
 )
+@in_a_thread
 def test_what_a_runtime_lacks_is_refused(options: dict[str, str]) -> None:
     settings = {"device": "cpu", "precision": "float32", **options}
     with pytest.raises(ModelError) as refused:
@@ -205,6 +225,7 @@ def test_what_a_runtime_lacks_is_refused(options: dict[str, str]) -> None:
     assert refused.value.code is (ErrorCode.NO_DEVICE if is_device else ErrorCode.UNSUPPORTED)
 
 
+@in_a_thread
 def test_refusal_of_the_exporter_is_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
