@@ -6,6 +6,7 @@ published findings below.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -93,34 +94,37 @@ class Settings(PointSettings):
     )
 
 
-def network_label(model: str, side: int) -> str:
+def network_label(model: str, size: int, unit: str = "px") -> str:
     """Return the beginning of the labels of a network's points."""
-    return f"{model} · {side} px · "
+    return f"{model} · {size} {unit} · "
+
+
+def points(
+    settings: PointSettings, name: str, sizes: Sequence[int], unit: str
+) -> tuple[Treatment, ...]:
+    """Return every point in every framework, in groups of a point.
+
+    Args:
+        settings: With models, batch sizes and frameworks.
+        name: Parameter of the size of an example.
+        sizes: Its values.
+        unit: Their unit.
+    """
+    cells = []
+    check_count(settings, settings.models, sizes, settings.batch_sizes, settings.frameworks)
+    for model, size, rows in product(settings.models, sizes, settings.batch_sizes):
+        point = f"{network_label(model, size, unit)}batch {rows}"
+        parameters = {"model": model, name: size, "batch_size": rows, "phases": settings.phases}
+        cells += [
+            Treatment(f"{framework} · {point}", framework, "measure", parameters, group=point)
+            for framework in settings.frameworks
+        ]
+    return tuple(cells)
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Return every point of the grid in every framework, in groups of a point."""
-    cells = []
-    check_count(
-        settings,
-        settings.models,
-        settings.image_sizes,
-        settings.batch_sizes,
-        settings.frameworks,
-    )
-    for model, side, rows in product(settings.models, settings.image_sizes, settings.batch_sizes):
-        point = f"{network_label(model, side)}batch {rows}"
-        parameters = {
-            "model": model,
-            "image_size": side,
-            "batch_size": rows,
-            "phases": settings.phases,
-        }
-        cells += [
-            Treatment(f"{name} · {point}", name, "measure", parameters, group=point)
-            for name in settings.frameworks
-        ]
-    return tuple(cells)
+    """Return every point of the grid of images in every framework."""
+    return points(settings, "image_size", settings.image_sizes, "px")
 
 
 OUTCOMES = (

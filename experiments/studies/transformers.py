@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING
 
 from experiments.config.settings import MAX_ROWS, parameter, setting
-from experiments.contract import Study, Treatment
-from experiments.planning.treatments import check_count
+from experiments.contract import Study
 from experiments.studies import grid
 
 if TYPE_CHECKING:
@@ -58,27 +56,6 @@ class Settings(grid.PointSettings):
     )
 
 
-def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Return every point in every framework, in groups of a point."""
-    cells = []
-    check_count(
-        settings, settings.models, settings.lengths, settings.batch_sizes, settings.frameworks
-    )
-    for model, length, rows in product(settings.models, settings.lengths, settings.batch_sizes):
-        point = f"{model} · {length} tokens · batch {rows}"
-        parameters = {
-            "model": model,
-            "length": length,
-            "batch_size": rows,
-            "phases": settings.phases,
-        }
-        cells += [
-            Treatment(f"{name} · {point}", name, "measure", parameters, group=point)
-            for name in settings.frameworks
-        ]
-    return tuple(cells)
-
-
 def side(framework: str, settings: Settings) -> Side:
     """Return the side of the parity gate, with the implementation of attention."""
     from models.parity import Side
@@ -92,7 +69,7 @@ STUDY = Study(
     workload="grid",
     settings=Settings,
     models=lambda settings: settings.models,
-    treatments=treatments,
+    treatments=lambda settings: grid.points(settings, "length", settings.lengths, "tokens"),
     strata=lambda _: ("model", "length", "batch_size"),
     side=side,
     grows_with="batch_size",

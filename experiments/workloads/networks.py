@@ -35,11 +35,14 @@ def check_siblings(
 ) -> None:
     """Raise UsageError for a framework in which the model is not written.
 
+    Of a network of another library the counterpart is converted, which takes seconds the first
+    time.
+
     Args:
         name: Name of the model.
         framework_names: Frameworks that are compared.
         setting: Setting that names the model.
-        size: Of a network of another library, whose counterpart has to be found.
+        size: Version of a network of another library.
     """
     written = models.available()[name]
     for framework in framework_names:

@@ -69,7 +69,7 @@ def add(source: str, cache: Path) -> str:
         text = f"{source}: {LIBRARIES[library]} is not installed: pip install {EXTRA}"
         raise ModelError(ErrorCode.NOT_INSTALLED, text)
     folder = Path(name).expanduser()
-    if library == "hf" and (os.sep in name or folder.is_dir()):
+    if library == "hf" and (folder.is_dir() or name.startswith((".", "~", os.sep))):
         if not (folder / CONFIG).is_file():
             text = f"{source}: there is no {CONFIG} in the folder; give a checkpoint's folder"
             raise ModelError(ErrorCode.NOT_FOUND, text)
@@ -122,7 +122,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Which version of a network of sequences.
+    """Version of a network of sequences.
 
     Attributes:
         size: A name in the definition's shapes.

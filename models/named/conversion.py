@@ -1,4 +1,4 @@
-"""Where KerasHub's converter puts each array: `python -m models.named.conversion FOLDER SIZE`.
+"""Search for KerasHub's places of arrays: `python -m models.named.conversion FOLDER SIZE`.
 
 The converter is no part of what is measured or proven: a network whose arrays it changes, leaves
 out or makes of several others is refused.

@@ -1,4 +1,4 @@
-"""Where a converter puts arrays, found by those that come out of it. NumPy only."""
+"""Search for the places of arrays behind a converter. NumPy only."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def find(
         for index in indices:
             name, inside = names[int(index)], np.argwhere(of == index)
             ends = [*zip(inside.min(0).tolist(), (inside.max(0) + 1).tolist(), strict=True)]
-            found = _cut(arrays[name], values[tuple(slice(*pair) for pair in ends)])
-            if not found:
+            part = _cut(arrays[name], values[tuple(slice(*pair) for pair in ends)])
+            if not part:
                 text = f"KerasHub's converter changes the values of {name}, or some of them"
                 raise _refused(text)
-            cut, at = found
+            cut, at = part
             parts.setdefault(name, []).append((at, cut, (number, ends)))
     if left := [name for name in names if name not in parts]:
         raise _refused(f"KerasHub's converter does not read {left[0]}")

@@ -65,11 +65,11 @@ def describe(source: str, folder: Path) -> dict[str, Any]:
         }
         (folder / FULL).mkdir()
         (folder / FULL / CONFIG).write_text(json.dumps(configuration))
-    found = introspection.describe(partial(_channels_first, definition, folder))
+    described = introspection.describe(partial(_channels_first, definition, folder))
     names = ("channels", "least_side", "only_side", "classes")
-    definition |= {name: getattr(found, name) for name in names}
-    definition["probe_side"] = {FULL: found.only_side or max(found.least_side, 64)}
-    shapes = {name.removeprefix(WRAPPER): shape for name, shape in found.shapes.items()}
+    definition |= {name: getattr(described, name) for name in names}
+    definition["probe_side"] = {FULL: described.only_side or max(described.least_side, 64)}
+    shapes = {name.removeprefix(WRAPPER): shape for name, shape in described.shapes.items()}
     definition["shapes"] = {FULL: shapes}
     definition["no_counterpart"] = _convert(definition, folder, FULL)
     return definition

@@ -1,4 +1,4 @@
-"""What differs between families of networks of Hugging Face and their counterparts in KerasHub."""
+"""Differences between families of networks of Hugging Face and their counterparts in KerasHub."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# No framework draws the same numbers: nothing is dropped in any.
+# Rates of dropout, which are 0: dropout places of the two libraries have no common names.
 DROPOUTS = (
     "attention_dropout",
     "attention_probs_dropout_prob",
@@ -48,10 +48,9 @@ SMALL_VALUES: dict[str, Any] = {
     "window_size": 4,
 }
 # Lists with an entry for each layer, and names of tokens, which a small vocabulary lacks.
+LAYER_LISTS, TOKEN_SUFFIX = ("layer_types", "no_rope_layers", "mlp_layer_types"), "_token_id"
 # Name of a correction that is no argument.
 GELU = "activation"
-LAYER_LISTS, TOKEN_SUFFIX = ("layer_types", "no_rope_layers", "mlp_layer_types"), "_token_id"
-
 # Values that a configuration derives from its sizes.
 DERIVED = ("out_features", "out_indices", "stage_names")
 DERIVED_BY_WIDTH = (*DERIVED, "hidden_size")
@@ -79,7 +78,6 @@ FAMILIES = {
     "albert": Family("pooled", "AutoModelForPreTraining"),
     "bert": Family("pooled", options={"dropout": "hidden_dropout_prob"}, exact_gelu=True),
     "dinov2": Family(configuration={"use_mask_token": False}),
-    "deit": Family(saved_as="AutoModelForImageClassification"),
     "distilbert": Family(saved_as="AutoModelForMaskedLM"),
     "llama": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),
     "qwen2": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),

@@ -83,9 +83,13 @@ class Body(layers.Layer):  # type: ignore[misc]
         else:
             positions = ops.arange(ops.shape(tokens)[1], dtype="int32")
             mask = ops.cast(positions < lengths[:, None], "int32")
-        given = {"token_ids": tokens, "padding_mask": mask, "segment_ids": ops.zeros_like(tokens)}
-        given = {name: given[name] for name in self.network.input}
-        outputs = self.network(given, training=training)
+        arguments = {
+            "token_ids": tokens,
+            "padding_mask": mask,
+            "segment_ids": ops.zeros_like(tokens),
+        }
+        arguments = {name: arguments[name] for name in self.network.input}
+        outputs = self.network(arguments, training=training)
         if self.kind == CAUSAL:
             return self.network.token_embedding(outputs, reverse=True)
         return self._features(outputs)

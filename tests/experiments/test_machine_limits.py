@@ -100,14 +100,14 @@ def test_peak_is_measured_while_nothing_computes(tmp_path: Path) -> None:
 
 
 def test_peak_that_is_not_enough_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [3.0, 2.0, 9.5, 11.0]
-    monkeypatch.setattr(limits, "_peak", lambda _: found.pop(0))
+    peaks_of_tries = [3.0, 2.0, 9.5, 11.0]
+    monkeypatch.setattr(limits, "_peak", lambda _: peaks_of_tries.pop(0))
     pytorch = SimpleNamespace(architecture="pytorch")
     assert limits.peak_flops(pytorch, enough=9.5) == 9.5  # type: ignore[arg-type]
-    assert found == [11.0]
-    found[:] = [1.0] * 9
+    assert peaks_of_tries == [11.0]
+    peaks_of_tries[:] = [1.0] * 9
     assert limits.peak_flops(pytorch, enough=9.5) == 1.0  # type: ignore[arg-type]
-    assert len(found) == 9 - limits.TRIES
+    assert len(peaks_of_tries) == 9 - limits.TRIES
 
 
 def test_smoke_test_measures_no_peak(place: Place, peaks: list[float]) -> None:

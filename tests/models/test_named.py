@@ -68,14 +68,14 @@ def _convert(arrays: Mapping[str, Array]) -> Loaded:
     ]
 
 
-def test_places_of_arrays_are_found() -> None:
-    found = cuts.find(_arrays(), _convert)
-    assert found["linear"] == (((1, 0), 0, 1), [(0, [(0, 6), (0, 4)])])
-    assert found["query"] == (((1, 0), 0, 1), [(1, [(0, 6), (0, 6)])])
-    assert found["key"] == (((1, 0), 0, 1), [(1, [(0, 6), (6, 12)])])
-    order, axis, parts = found["joined"][0]
+def test_places_of_arrays_are_known_afterwards() -> None:
+    places = cuts.find(_arrays(), _convert)
+    assert places["linear"] == (((1, 0), 0, 1), [(0, [(0, 6), (0, 4)])])
+    assert places["query"] == (((1, 0), 0, 1), [(1, [(0, 6), (0, 6)])])
+    assert places["key"] == (((1, 0), 0, 1), [(1, [(0, 6), (6, 12)])])
+    order, axis, parts = places["joined"][0]
     assert (order, axis, parts) == ((1, 0), 1, 2)
-    assert [number for number, _ in found["joined"][1]] == [2, 4]
+    assert [number for number, _ in places["joined"][1]] == [2, 4]
 
 
 def _doubled(arrays: Mapping[str, Array]) -> Loaded:
@@ -119,10 +119,10 @@ def test_counterpart_is_equal_and_a_fault_in_it_is_not(source: str, cache: Path)
     # the keys' array put where the queries' belongs, and the other way round
     file = named.cuts_file(own.folders()[name], named.SMALL)
     right = file.read_text()
-    found, path = json.loads(right), "encoder.layer.0.attention.self"
+    places, path = json.loads(right), "encoder.layer.0.attention.self"
     query, key = f"{path}.query.bias", f"{path}.key.bias"
-    found[query], found[key] = found[key], found[query]
-    file.write_text(json.dumps(found))
+    places[query], places[key] = places[key], places[query]
+    file.write_text(json.dumps(places))
     try:
         rows = parity.gate([parity.ParityRequest(name)], sides[:2])
     finally:
@@ -152,7 +152,7 @@ def test_checkpoint_has_the_arrays_under_the_names_of_the_library(source: str, c
     assert weights.digest(loaded) == weights.digest(ours)
 
 
-def test_what_was_found_is_used_again(
+def test_network_is_described_once(
     source: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = named.add(source, cache)
@@ -165,6 +165,7 @@ def test_what_was_found_is_used_again(
     [
         ("timm:resnet19", ErrorCode.UNSUPPORTED, "did you mean"),
         ("hf:./nowhere", ErrorCode.NOT_FOUND, "config.json"),
+        ("hf:no organisation/no name", ErrorCode.UNSUPPORTED, "no organisation/no name"),
     ],
 )
 def test_unknown_network_is_refused_in_a_line(
