@@ -16,7 +16,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -216,8 +216,25 @@ NewPlace = Callable[[Path], Place]
 
 def are_gone(processes: Iterable[psutil.Process]) -> bool:
     """Return whether none runs; one may wait as a zombie for a parent that has died."""
-    running = (process for process in processes if process.is_running())
-    return all(process.status() == psutil.STATUS_ZOMBIE for process in running)
+
+    def is_gone(process: psutil.Process) -> bool:
+        try:
+            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:  # it ended in between
+            return True
+
+    return all(is_gone(process) for process in processes)
+
+
+def cell_processes(campaign: int) -> list[psutil.Process]:
+    """Return a campaign's children that are cells; any may end while they are listed."""
+    cells = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(campaign).children():
+            with suppress(psutil.NoSuchProcess):
+                if "experiments.workloads" in child.cmdline():
+                    cells.append(child)
+    return cells
 
 
 def set_toy_costs(monkeypatch: pytest.MonkeyPatch, **costs: float) -> None:

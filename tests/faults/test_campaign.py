@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Place, Server, are_gone, set_toy_costs, titled, wait_for
+from tests.conftest import Place, Server, are_gone, cell_processes, set_toy_costs, titled, wait_for
 from tests.warm import Process
 from tracking import journal
 from tracking.records import Metrics, Record, RunClosed, RunOpened, StoredRun
@@ -41,11 +41,7 @@ EPOCHS = list(range(1, 13))
 
 
 def cell_process(parent: Process | psutil.Process) -> psutil.Process | None:
-    with suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(parent.pid).children():
-            if "experiments.workloads" in child.cmdline():
-                return child
-    return None
+    return next(iter(cell_processes(parent.pid)), None)
 
 
 def records(place: Place) -> list[Record]:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from experiments.workloads.command import process_tree
-from tests.conftest import ROOT, Place, are_gone, wait_for
+from tests.conftest import ROOT, Place, are_gone, cell_processes, wait_for
 from tests.experiments.race import races
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 
@@ -162,14 +162,14 @@ BACKTRACKS += "[outcomes.loss]\nbetter = 'lower'\nregex = '(?:a+)+c|([0-9])'\n"
 
 
 def cell_of(campaign: int) -> psutil.Process:
-    def find() -> list[psutil.Process]:
-        children = psutil.Process(campaign).children()
-        commands = {child: child.as_dict(["cmdline"])["cmdline"] for child in children}
-        module = "experiments.workloads"
-        return [child for child, words in commands.items() if module in (words or ())]
+    cells: list[psutil.Process] = []
 
-    wait_for(lambda: bool(find()), 60)
-    return find()[0]
+    def has_begun() -> bool:
+        cells.extend(cell_processes(campaign))
+        return bool(cells)
+
+    wait_for(has_begun, 60)
+    return cells[0]
 
 
 def start(place: Place) -> tuple[int, psutil.Process, list[psutil.Process]]:

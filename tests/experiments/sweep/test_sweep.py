@@ -10,14 +10,13 @@ import time
 from typing import Any
 
 import optuna
-import psutil
 import pytest
 from optuna.trial import TrialState
 
 from experiments.config import settings
 from experiments.studies import captioning
 from experiments.sweep import search
-from tests.conftest import Place, set_toy_costs, wait_for
+from tests.conftest import Place, cell_processes, set_toy_costs, wait_for
 from tests.tracking.postgres import Postgres
 from tests.warm import Process
 from tracking import journal
@@ -62,19 +61,11 @@ def optuna_study(place: Place, storage: str = "") -> optuna.Study:
     return optuna.load_study(study_name=sweep["run_id"], storage=url)
 
 
-def cells(parent: int) -> list[psutil.Process]:
-    try:
-        children = psutil.Process(parent).children()
-        return [process for process in children if "experiments.workloads" in process.cmdline()]
-    except psutil.Error:
-        return []
-
-
 def lifetimes(parent: Process) -> list[tuple[float, float]]:
     """Return when each cell's process was first and last seen, from outside."""
     seen: dict[int, tuple[float, float]] = {}
     while parent.poll() is None:
-        for process in cells(parent.pid):
+        for process in cell_processes(parent.pid):
             first, _ = seen.get(process.pid, (time.monotonic(), 0.0))
             seen[process.pid] = (first, time.monotonic())
         time.sleep(0.05)  # a tenth of the limit, and of a CPU's time
@@ -155,13 +146,15 @@ def test_killed_workers_lose_and_repeat_no_trial(
         return sum(trial.state == TrialState.COMPLETE for trial in trials)
 
     first = place.begin(*command(place, **grid, **shared, heartbeat_seconds="1"))
-    wait_for(lambda: len(cells(first.pid)) == 1 and bool(runs(place, "trial")), 60)
+    wait_for(lambda: len(cell_processes(first.pid)) == 1 and bool(runs(place, "trial")), 60)
     second = place.begin(*resume(place, journal=str(place.folder / "of another machine"), **shared))
     both = (first, second)
-    wait_for(lambda: count_complete() >= 1 and all(cells(worker.pid) for worker in both), 120)
+    wait_for(
+        lambda: count_complete() >= 1 and all(cell_processes(worker.pid) for worker in both), 120
+    )
     first.kill()
     before = count_complete()
-    wait_for(lambda: count_complete() > before and bool(cells(second.pid)), 60)
+    wait_for(lambda: count_complete() > before and bool(cell_processes(second.pid)), 60)
     second.kill()
     wait_for(lambda: second.poll() is not None, 10)
     complete = count_complete()
