@@ -221,6 +221,16 @@ KNOWN = (
     ),
     _ratio("inference/latency_seconds_p95", "p95 inference latency", "s", shown="milliseconds"),
     _ratio("inference/latency_seconds_p99", "p99 inference latency", "s", shown="no"),
+    _ratio(
+        *("inference/seconds_per_token", "time per output token", "s"),
+        headline=("generation", 1),
+        verb="generates",
+        shown="milliseconds",
+    ),
+    _ratio(
+        *("inference/first_token_seconds", "time to first token", "s"),
+        shown="milliseconds",
+    ),
     _ratio("inference/load_seconds", "loading of a file", "s", exclusive=True, shown="no"),
     _ratio("inference/file_bytes", "size of the file", "bytes"),
     _ratio("inference/first_call_seconds", "first inference call", "s", exclusive=True, shown="no"),

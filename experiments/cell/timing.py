@@ -250,6 +250,23 @@ def _throughput(values: PhaseValues, name: str) -> dict[str, float]:
     return {name: sum(examples) / sum(seconds)} if seconds else {}
 
 
+def summarise_generation(whole: PhaseValues, first: PhaseValues, tokens: int) -> dict[str, float]:
+    """Return the time to the first token of an answer, and of each token after it.
+
+    Args:
+        whole: Requests for an answer.
+        first: Requests for its first token alone.
+        tokens: Of an answer.
+    """
+    (all_seconds, _), (first_seconds, _) = whole.steady, first.steady
+    to_first = float(np.median(first_seconds))
+    after = float(np.median(all_seconds)) - to_first
+    return {
+        "inference/first_token_seconds": to_first,
+        "inference/seconds_per_token": after / (tokens - 1),
+    }
+
+
 def summarise_requests(values: PhaseValues, prefix: str = "inference") -> dict[str, float]:
     """Return the first call, and of the rest percentiles and throughput as total over total."""
     seconds, _ = values.steady

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from experiments.config.settings import MAX_ROWS, parameter, setting
 from experiments.contract import Study
+from experiments.metrics import outcome
 from experiments.studies import grid
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ class Settings(grid.PointSettings):
         choices=("sdpa", "eager"),
         group="grid",
     )
+    new_tokens: int = setting(
+        16,
+        "that a language model answers, each the most likely one",
+        minimum=2,
+        maximum=MAX_ROWS,
+        group="grid",
+    )
+    kv_cache: bool = setting(
+        True,
+        "keep keys and values of earlier tokens; false: PyTorch computes them for each token anew",
+        group="grid",
+    )
     classes: int = setting(
         2, "outputs of a classifier", minimum=1, maximum=1_000_000, group="grid", advanced=True
     )
@@ -78,6 +91,10 @@ STUDY = Study(
         "demo": {"size": "tiny", "batch_sizes": (8,), "lengths": (32,), "blocks": 6},
         "paper": {"batch_sizes": (1, 8, 32), "lengths": (32, 128, 512), "blocks": 6},
     },
-    outcomes=grid.OUTCOMES,
+    outcomes=(
+        *grid.OUTCOMES,
+        outcome("inference/seconds_per_token"),
+        outcome("inference/first_token_seconds"),
+    ),
     primary=("train/examples_per_second", "inference/examples_per_second"),
 )

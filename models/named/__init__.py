@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -32,7 +32,7 @@ from models.sequences import is_inside, log_normal
 # The distributions that decide what a library's name means.
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 CONVERTER = "keras-hub"
-FORMAT = 6  # of what is cached: a change of it makes definitions anew
+FORMAT = 7  # of what is cached: a change of it makes definitions anew
 DEFINITION, CONFIG, WEIGHTS = "definition.json", "config.json", "model.safetensors"
 IMAGE, TEXT, CAUSAL = "image", "text", "causal"
 FULL, SMALL = "paper", "tiny"  # names of sizes, as of every network of sequences
@@ -42,9 +42,9 @@ LENGTHS = {FULL: (64, 8, 256), SMALL: (8, 2, 16)}
 PROBE_LENGTHS = (9, 14, 5, 16, 1, 11)
 _MODULES = {
     "spec": "from models import named\n\nglobals().update(named.members(FOLDER))",
-    "pytorch": "from models.named.pytorch import build_from\n\n"
+    "pytorch": "from models.named.pytorch import build_from, generate\n\n"
     "def build(spec):\n    return build_from(FOLDER, spec)",
-    "keras": "from models.named.keras import build_from\n\n"
+    "keras": "from models.named.keras import build_from, generate\n\n"
     "def build(spec):\n    return build_from(FOLDER, spec)",
 }
 
@@ -298,17 +298,16 @@ def checkpoint(model: str) -> str:
     return f"{definition['name']}/{WEIGHTS}" if "family" in definition else ""
 
 
-def refusal(model: str, size: str, length: int, phases: Sequence[str]) -> str:
-    """Return why a network of sequences cannot be measured so, or an empty text."""
+def refusal(model: str, size: str, length: int) -> str:
+    """Return why a network of sequences cannot take so many tokens, or an empty text."""
     definition = _definition(model)
-    if not definition:
-        return ""
-    longest = definition["positions"][size]
-    if longest and length > longest:
-        return f"{model} takes at most {longest} tokens"
-    if definition["kind"] == CAUSAL and "inference" in phases:
-        return f"{model} is a language model, whose answers are not measured; take phases=train"
-    return ""
+    longest = definition["positions"][size] if definition else None
+    return f"{model} takes at most {longest} tokens" if longest and length > longest else ""
+
+
+def is_causal(model: str) -> bool:
+    """Return whether a model predicts each token from those before it."""
+    return bool(_definition(model).get("kind") == CAUSAL)
 
 
 def _definition(model: str) -> dict[str, Any]:

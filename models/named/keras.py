@@ -116,7 +116,10 @@ class Network(keras.Model):  # type: ignore[misc]
     def __init__(self, body: Body, definition: Mapping[str, Any], classes: int, width: int) -> None:
         super().__init__()
         self.body, self.head = body, None
-        if definition["kind"] != CAUSAL:
+        if definition["kind"] == CAUSAL:
+            # a bound method: Keras would take an attribute for one more layer
+            self.answer = _language_model(body.network).generate_step
+        else:
             self.head = layers.Dense(classes, name=layer_name(_head(definition)))
             self.head.build((None, width))
 
@@ -125,6 +128,29 @@ class Network(keras.Model):  # type: ignore[misc]
         if self.head is not None:
             return self.head(outputs)
         return ops.reshape(outputs, (-1, outputs.shape[-1]))
+
+
+def _language_model(network: Any) -> Any:
+    """Return KerasHub's language model around a network, which takes the likeliest token."""
+    import keras_hub
+    from keras_hub.src.utils.preset_utils import find_subclass
+
+    kind = find_subclass(type(network).__name__, keras_hub.models.CausalLM, type(network))
+    model = kind(backbone=network, preprocessor=None)
+    model.sampler = keras_hub.samplers.GreedySampler()
+    return model
+
+
+def generate(network: Network, prompts: Any, lengths: Any, *, new_tokens: int, cached: int) -> Any:
+    """Return the tokens (n, new_tokens) behind prompts (n, length) without padding."""
+    room = ((0, 0), (0, new_tokens))
+    outputs = network.answer(
+        {
+            "token_ids": ops.pad(prompts, room),
+            "padding_mask": ops.pad(ops.ones_like(prompts, dtype="bool"), room),
+        }
+    )
+    return outputs["token_ids"][:, -new_tokens:]
 
 
 @weight_rule(Body)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -127,6 +128,32 @@ class LanguageModel(Named):
 
     def compute(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         return self.body(input_ids=tokens, use_cache=False).logits.flatten(0, 1)
+
+
+def generate(
+    network: LanguageModel,
+    prompts: Tensor,
+    lengths: Tensor,
+    *,
+    compiled: Callable[..., Any],
+    new_tokens: int,
+    cached: int,
+) -> Tensor:
+    """Return the tokens (n, new_tokens) behind prompts (n, length) without padding.
+
+    cached: whether keys and values of earlier tokens are kept, or computed again for each token.
+    """
+    from transformers import GenerationConfig
+
+    rule = GenerationConfig(
+        max_new_tokens=new_tokens, do_sample=False, use_cache=bool(cached), pad_token_id=0
+    )
+    body = network.body
+    body.forward = compiled(MethodType(type(body).forward, body))
+    with Widening() if network.wide else nullcontext():
+        mask = torch.ones_like(prompts)
+        tokens = body.generate(prompts, attention_mask=mask, generation_config=rule)
+    return tokens[:, -new_tokens:]
 
 
 class Widening(TorchFunctionMode):  # type: ignore[misc]

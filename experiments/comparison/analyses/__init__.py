@@ -64,6 +64,7 @@ def warnings(evidence: Evidence) -> list[ComparisonWarning]:
     return [
         *busy.warning(comparison.findings),
         *runs.eager_warnings(comparison.environment),
+        *runs.answer_warnings(comparison.environment),
         *learning.warnings(evidence),
     ]
 

@@ -26,7 +26,7 @@ from experiments.comparison.runs.raw import RawRun, evenly, of_inference
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Outcome
-from tracking.records import JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY
+from tracking.records import ANSWERS, JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -211,3 +211,26 @@ def eager_warnings(environment: Mapping[str, Mapping[str, str]]) -> list[Compari
         if facts.get(JIT_COMPILE) != facts.get(JIT_PLANNED)
     ]
     return eager + by_xla
+
+
+def answer_warnings(environment: Mapping[str, Mapping[str, str]]) -> list[ComparisonWarning]:
+    """Return a warning for each level whose language models answered other tokens.
+
+    Args:
+        environment: level -> fact -> value, as in a comparison.
+    """
+    digests = {
+        level: set(facts[ANSWERS].split(", "))
+        for level, facts in environment.items()
+        if ANSWERS in facts
+    }
+    first, *others = digests or [""]
+    return [
+        ComparisonWarning(
+            WarningCode.ANSWERS_DIFFER,
+            f"ANSWERS DIFFER, {level} against {first}: the most likely tokens are not the same. "
+            "Their number is, so the time of a token compares; a lower precision explains it.",
+        )
+        for level in others
+        if digests[level] - digests[first] and digests[first] - digests[level]
+    ]

@@ -22,6 +22,7 @@ class WarningCode(StrEnum):
     NOT_COMPILED = "not_compiled"
     COMPILED_OTHERWISE = "compiled_otherwise"
     LEARNING_DIFFERS = "learning_differs"
+    ANSWERS_DIFFER = "answers_differ"
     PAIRED_BY = "paired_by"  # a setting or the time, instead of blocks
     LOAD_UNKNOWN = "load_unknown"
     MACHINE_UNKNOWN = "machine_unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +38,7 @@ from models.frameworks import described
 from models.layers import images
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
-from tracking.records import Tags
+from tracking.records import ANSWERS, Tags
 
 # Order of the phases, of which some cells of a block have only one.
 PLACES = {"inference": 1, "train": 2}
@@ -94,7 +95,7 @@ def run(spec: CellSpec[PointSettings], framework: Framework, output: Output) -> 
     side = settings.image_size if isinstance(settings, Settings) else 0
     deployed = deploy(spec, framework, network, settings.model, side)
     output.metrics(deployed)
-    work = Network.computed(settings.model, sizes, [batch])
+    work = Network.computed(settings.model, sizes, [batch], _answer_length(settings))
     write_work(spec, framework, work, settings.batch_size, settings.batch_size)
     batch = framework.place(batch)
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
@@ -111,6 +112,13 @@ def run(spec: CellSpec[PointSettings], framework: Framework, output: Output) -> 
         values += phase_values
         summary |= metrics
     write_run_files(spec, framework, values, summary, output)
+
+
+def _answer_length(settings: PointSettings) -> int:
+    """Return the tokens that a language model computes for an answer; 0 for one forward pass."""
+    if not (isinstance(settings, transformers.Settings) and named.is_causal(settings.model)):
+        return 0
+    return settings.length + settings.new_tokens - 1
 
 
 def _is_pretrained(settings: PointSettings) -> bool:
@@ -165,38 +173,90 @@ def _infer(
     peaks: DevicePeaks,
     output: Output,
 ) -> Measured:
-    """Time requests one by one, each until its logits are in host memory."""
-    rows = spec.settings.batch_size
-    expected = (rows, spec.settings.classes)
+    """Time requests one by one, each until its answer is in host memory.
+
+    Those for one token of a language model come first: they tell the rest of an answer's time.
+    """
+    settings, rows = spec.settings, spec.settings.batch_size
+    answer = partial(framework.infer, network, batch.inputs)
+    expected = rows, settings.classes
+    first: PhaseValues | None = None
     peaks.begin_warmup()
     output.progress(f"inference, batch {rows}", 0, None)
     with output.phase("inference", "inference/", PLACES["inference"]) as phase:
-        seconds, least = spec.settings.seconds, spec.settings.least_steps
-        budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
-
-        def requests() -> Iterator[Callable[[], Array]]:
-            for _ in budget:
-                framework.synchronise()
-                yield partial(framework.infer, network, batch.inputs)
-
-        def check_logits(logits: Array, seconds: float) -> None:
-            count_step(seconds, budget.warm_up, peaks)
-            if logits.shape != expected:  # the timed work has to be the requested work
-                raise EvenhandError(
-                    ErrorCode.INVALID_VALUE,
-                    f"inference answered {logits.shape}, should be {expected}",
-                )
-
-        request_seconds, _ = time_calls(requests(), output, check_logits)
+        began, before = clock.now(), tuple[tuple[float, float], ...]()
+        if isinstance(settings, transformers.Settings) and named.is_causal(settings.model):
+            generate = _generation(framework, network, batch, settings)
+            request = partial(generate, new_tokens=1), (rows, 1)
+            seconds, budget = _requests(*request, spec, framework, peaks, output)
+            warmup = budget.warm_up.steps if budget.warm_up else 0
+            first = values_of(f"first_token_batch_{rows}", seconds, rows, warmup)
+            answer = partial(generate, new_tokens=settings.new_tokens)
+            expected = rows, settings.new_tokens
+            before = ((began, clock.now()),)
+        request_seconds, budget = _requests(answer, expected, spec, framework, peaks, output)
         _set_window(phase, len(request_seconds), budget, rows)
+        phase.pauses = (*before, *phase.pauses)
     values = _values(spec, "inference", request_seconds, budget, output)
     summary = timing.summarise_requests(values)
+    if first:
+        summary |= timing.summarise_generation(values, first, expected[-1])
+        digest = hashlib.sha256(answer().tobytes()).hexdigest()[:8]
+        output.record(Tags(spec.run, {ANSWERS: digest}))
     summary |= {
         "check/inference_requests": len(values.seconds),
         "check/inference_warmup": values.warmup,
     }
     output.metrics(summary)
-    return [values], summary
+    return [*filter(None, [first]), values], summary
+
+
+def _generation(
+    framework: Framework, network: Any, batch: Batch, settings: transformers.Settings
+) -> Callable[..., Array]:
+    """Return a function that answers the batch's prompts by `new_tokens` tokens."""
+    generate = models.load(settings.model, framework.architecture).generate
+    inputs, cached = batch.inputs, int(settings.kv_cache)
+
+    def answer(new_tokens: int) -> Array:
+        options = {"new_tokens": new_tokens, "cached": cached}
+        tokens = framework.apply(generate, network, inputs, **options)
+        return tokens.astype(np.int32, copy=False)
+
+    return answer
+
+
+def _requests(
+    answer: Callable[[], Array],
+    expected: tuple[int, ...],
+    spec: CellSpec[PointSettings],
+    framework: Framework,
+    peaks: DevicePeaks,
+    output: Output,
+) -> tuple[list[float], Budget]:
+    """Return the seconds of requests, all for the same answer, and the budget that they used.
+
+    Raises:
+        EvenhandError: An answer has another shape than `expected`.
+    """
+    seconds, least = spec.settings.seconds, spec.settings.least_steps
+    budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
+
+    def requests() -> Iterator[Callable[[], Array]]:
+        for _ in budget:
+            framework.synchronise()
+            yield answer
+
+    def check_shape(result: Array, seconds: float) -> None:
+        count_step(seconds, budget.warm_up, peaks)
+        if result.shape != expected:  # the timed work has to be the requested work
+            raise EvenhandError(
+                ErrorCode.INVALID_VALUE,
+                f"inference answered {result.shape}, should be {expected}",
+            )
+
+    request_seconds, _ = time_calls(requests(), output, check_shape)
+    return request_seconds, budget
 
 
 def _train(

@@ -52,6 +52,12 @@ def _prepare_sequences(settings: transformers.Settings) -> Prepared:
             text = f"models={name}: it takes no tokens, or is no classifier; give bert or hf:NAME"
             raise UsageError(ErrorCode.UNSUPPORTED, text)
         networks.check_siblings(name, settings.frameworks, "models", settings.size)
+        is_keras = any(
+            frameworks.described(each).architecture == "keras" for each in settings.frameworks
+        )
+        if named.is_causal(name) and not settings.kv_cache and is_keras:
+            text = "kv_cache=false: KerasHub generates with its cache alone; compare PyTorch's own"
+            raise UsageError(ErrorCode.CONFLICT, text)
         if settings.weights == "pretrained" and not named.checkpoint(name):
             text = f"weights=pretrained: {name} is no checkpoint; give models=hf:FOLDER"
             raise UsageError(ErrorCode.CONFLICT, text)
@@ -66,7 +72,9 @@ def _prepare_sequences(settings: transformers.Settings) -> Prepared:
 def not_available(point: Any) -> str:
     """Return why a point of the grid cannot be measured, or an empty text."""
     if isinstance(point, transformers.Settings):
-        return named.refusal(point.model, point.size, point.length, point.phases)
+        is_answering = named.is_causal(point.model) and "inference" in point.phases
+        length = point.length + is_answering * point.new_tokens
+        return named.refusal(point.model, point.size, length)
     spec = models.spec(point.model).Spec(classes=point.classes)
     rows = point.batch_size if "train" in point.phases else None
     return networks.refusal(point.model, spec, point.image_size, rows)
