@@ -21,7 +21,7 @@ PACKAGE = "evenhand_tracking"
 # Packages whose versions are recorded, in addition to those of `provenance.PACKAGES`.
 FRAMEWORKS = (
     *("jax", "jaxlib", "keras", "tensorflow", "torch", "torchvision"),
-    *("ai-edge-litert", "onnx", "onnxruntime", "onnxscript", "openvino"),
+    *("ai-edge-litert", "onnx", "onnxruntime", "onnxscript", "openvino", "tf2onnx"),
     *("catboost", "lightgbm", "lightning", "scikit-learn", "transformers", "xgboost"),
 )
 # Compose files and CI set unset variables to "", with which MLflow ends in a traceback.

@@ -233,6 +233,14 @@ KNOWN = (
     ),
     _ratio("inference/load_seconds", "loading of a file", "s", exclusive=True, shown="no"),
     _ratio("inference/file_bytes", "size of the file", "bytes"),
+    _difference(
+        "inference/same_class_share",
+        "answers of the same class as the exported network's",
+        "",
+        "higher",
+        0.01,
+        share=True,
+    ),
     _ratio("inference/first_call_seconds", "first inference call", "s", exclusive=True, shown="no"),
     _ratio(
         *("inference/examples_per_second", "inference throughput", "examples/s", "higher"),

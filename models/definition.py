@@ -69,7 +69,8 @@ class ModelDefinition:
         Returns:
             (trainable, non-trainable).
         """
-        return Shapes(self.shapes(spec)).parameters
+        shapes = self.shapes(spec)
+        return (shapes if isinstance(shapes, Shapes) else Shapes(shapes)).parameters
 
     def sized(self, size: str, **options: str) -> Any:
         """Return the sizes of this name.
@@ -82,20 +83,21 @@ class ModelDefinition:
         return replace(spec, **{name: options[name] for name in options.keys() & vars(spec)})
 
     def inference_batches(
-        self, spec: Any, rng: np.random.Generator, side: int = 0
+        self, spec: Any, rng: np.random.Generator, side: int = 0, times: int = 2
     ) -> list[tuple[Array, ...]]:
-        """Return inputs of four batches: two sizes, of sequences also two lengths, each twice.
+        """Return inputs of batches: two sizes, of sequences also two lengths, in turns.
 
         Args:
             spec: Sizes of the network.
             rng: Draws the inputs.
             side: Height and width of images, in pixels; 0 for those of the parity gate.
+            times: Batches of each size.
         """
         if self.takes_images:
             side = side or spec.only_side or spec.probe_side
-            return [images.batch(spec, side, rng, rows).inputs for rows in (1, 3) * 2]
+            return [images.batch(spec, side, rng, rows).inputs for rows in (1, 3) * times]
         lengths = [np.full(rows, length) for rows, length in ((1, 8), (3, 16))]
-        return [self.batch(spec, each, rng).inputs for each in lengths * 2]
+        return [self.batch(spec, each, rng).inputs for each in lengths * times]
 
     @property
     def takes_images(self) -> bool:

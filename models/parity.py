@@ -24,6 +24,7 @@ from models.contract import Array, Batch, ErrorCode, Framework, ModelError, Opti
 from models.devices import CPU
 from models.errors import EvenhandError, last_lines
 from models.frameworks import described, lean_import, missing, open_framework
+from models.frameworks.exported import AGREEMENT, INT8
 from models.frameworks.introspection import first_difference
 
 STEPS, DROPPED_AFTER = 5, 3
@@ -410,11 +411,14 @@ def _inferred(
     """Return the outputs of a runtime, or the reason why it has no such network."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            adapter.deploy(network, batches, Path(folder))
+            metrics = adapter.deploy(network, batches, Path(folder))
     except ModelError as error:
         if error.code is not ErrorCode.NOT_EXPORTED:
             raise
         return {REASON: np.array(str(error))}
+    if adapter.name.endswith(INT8):
+        same = f"{metrics[AGREEMENT]:.0%} of its answers have the same largest output"
+        return {REASON: np.array(f"{adapter.name} rounds to 8 bits: {same}")}
     return {"forward/outputs": adapter.infer(network, batch.inputs)}
 
 

@@ -139,6 +139,7 @@ OUTCOMES = (
     outcome("inference/first_call_seconds"),
     outcome("inference/load_seconds"),
     outcome("inference/file_bytes"),
+    outcome("inference/same_class_share"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
     outcome("memory/peak_device_with_warmup_bytes"),

@@ -52,6 +52,12 @@ class Settings(grid.PointSettings):
         choices=("sdpa", "eager"),
         group="grid",
     )
+    trained: str = setting(
+        "all",
+        "parameters that training changes; head: those of the classifier, on a frozen network",
+        choices=("all", "head"),
+        group="grid",
+    )
     new_tokens: int = setting(
         16,
         "that a language model answers, each the most likely one",
@@ -73,7 +79,7 @@ def side(framework: str, settings: Settings) -> Side:
     """Return the side of the parity gate, with the implementation of attention."""
     from models.parity import Side
 
-    return Side(framework, (("attention", settings.attention),))
+    return Side(framework, (("attention", settings.attention), ("trained", settings.trained)))
 
 
 STUDY = Study(

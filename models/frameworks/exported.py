@@ -41,6 +41,7 @@ from models.weights import digest, read_safetensors, write_safetensors
 
 REQUEST, WEIGHTS, MODEL = "request.json", "weights.safetensors", "model"
 OUTPUTS, REFUSED = ".npz", 2
+AGREEMENT = "inference/same_class_share"
 # Places in the graph of a converter, long before its reason.
 PLACES = re.compile(r"loc\(.*?\)+: ")
 IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
@@ -48,6 +49,9 @@ IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 # 2e-7 to 4e-6 in float32; one weight of the last convolution at half its value changes 1e-3.
 # In bfloat16, 8 bits of mantissa: 2⁻⁹ a rounding, a few dozen layers.
 LIMITS = {"float32": 1e-4, "bfloat16": 5e-2}
+# End of the names of runtimes whose weights, and values between layers, are rounded to 8 bits. They
+# compute another function, so their answers are counted: those of the same class as the network's.
+INT8 = "+int8"
 
 
 class Placed(tuple[Array, ...]):
@@ -71,13 +75,15 @@ class ExportedNetwork:
 class Export:
     """Export of a network by a framework, in a process that is not measured.
 
-    suffix: of the file, which names its format. batches: as `Framework.deploy` takes them.
+    suffix: of the file, which names its format. batches: as `Framework.deploy` takes them. in_int8:
+    whether products are computed in integers.
     """
 
     framework: str
     suffix: str
     network: ExportedNetwork
     batches: Sequence[tuple[Array, ...]]
+    in_int8: bool = False
 
     @property
     def free_axes(self) -> list[list[int]]:
@@ -97,7 +103,7 @@ class Export:
         versions = {name: version(name) for name in packages}
         spec = repr(self.network.spec)
         key = [self.framework, self.network.model, spec, versions, models.code_digest()]
-        total.update(json.dumps([*key, self.free_axes]).encode())
+        total.update(json.dumps([*key, self.free_axes, self.in_int8]).encode())
         for array in (array for inputs in self.batches for array in inputs):
             total.update(f"{array.dtype.str} {array.shape}".encode())
             total.update(np.ascontiguousarray(array).data)
@@ -117,6 +123,7 @@ class Export:
                 "model": self.network.model,
                 "spec": {each.name: getattr(spec, each.name) for each in fields(spec)},
                 "free_axes": self.free_axes,
+                "in_int8": self.in_int8,
             }
             (folder / REQUEST).write_text(json.dumps(request))
             write_safetensors(self.network.weights, folder / WEIGHTS)
@@ -138,13 +145,12 @@ class Export:
 class Runtime(Framework):
     """Runtime of exported files, with a smaller contract: `_open`, `load` and `run`.
 
-    suffix: of its files. precisions: those it computes in. channels_first: whether images are
-    transposed when they are placed, as PyTorch's are.
+    suffix: of its files. precisions: those it computes in. Images are transposed when they are
+    placed, if they are in the file of a network of PyTorch.
     """
 
     suffix: ClassVar[str]
     precisions: ClassVar[tuple[str, ...]] = ("float32",)
-    channels_first: ClassVar[bool] = True
     device = CPU
 
     def __init__(
@@ -158,6 +164,7 @@ class Runtime(Framework):
         conv_algorithm: str = PROFILED,
     ) -> None:
         self.name, self.precision = name, precision
+        self._channels_first = described(name).exported_from == "pytorch"
         if precision not in self.precisions:
             have = ", ".join(self.precisions)
             text = f"precision {precision!r}: {name} is a runtime without it; use {have}"
@@ -201,7 +208,8 @@ class Runtime(Framework):
         self, network: ExportedNetwork, batches: Sequence[tuple[Array, ...]], folder: Path
     ) -> dict[str, float]:
         variant = described(self.name)
-        export = Export(variant.exported_from, self.suffix, network, batches)
+        in_int8 = self.name.endswith(INT8)
+        export = Export(variant.exported_from, self.suffix, network, batches, in_int8)
         name = f"{network.model}-{export.digest(variant.export_packages)}{self.suffix}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
@@ -209,7 +217,7 @@ class Runtime(Framework):
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (path.is_file() and path.with_suffix(OUTPUTS).is_file()):
                 export.write(path)
-            error = self._verify(export, path)
+            compared = self._verify(export, path)
         network.weights = {}  # a deployment has only the file
         began = time.perf_counter()
         network.session = self.load(path)
@@ -217,14 +225,15 @@ class Runtime(Framework):
         return {
             "inference/load_seconds": seconds,
             "inference/file_bytes": path.stat().st_size,
-            "check/export_error": error,
+            **compared,
         }
 
-    def _verify(self, export: Export, path: Path) -> float:
+    def _verify(self, export: Export, path: Path) -> dict[str, float]:
         """Compare a file's outputs with those of its network, unless this file has passed before.
 
         Returns:
-            The largest difference of an output, relative to the largest output.
+            The largest difference of an output, relative to the largest output, and the share of
+            answers with the same largest output.
 
         Raises:
             ModelError: They differ, or the file does not take a batch of one of the sizes.
@@ -234,8 +243,9 @@ class Runtime(Framework):
             content = hashlib.file_digest(file, "sha256").hexdigest()
         proven = {"file": content, **self.versions()}
         if proof.is_file() and proven.items() <= (earlier := json.loads(proof.read_text())).items():
-            return float(earlier["error"])
-        limit, session, errors = LIMITS[self.precision], self.load(path), list[float]()
+            return {"check/export_error": earlier["error"], AGREEMENT: earlier["agreement"]}
+        limit = np.inf if export.in_int8 else LIMITS[self.precision]
+        session, errors, same = self.load(path), list[float](), list[Array]()
         of_model = f"{export.network.model} of {self.name}: {path.name}"
         with np.load(path.with_suffix(OUTPUTS), allow_pickle=False) as expected:
             for inputs, outputs in zip(export.batches, expected.values(), strict=True):
@@ -250,15 +260,16 @@ class Runtime(Framework):
                     text = f"answers inputs of {shapes} with {actual.shape}, not {outputs.shape}"
                     raise ModelError(ErrorCode.NOT_EQUAL, f"{of_model} {text}")
                 errors.append(abs(actual - outputs).max() / abs(outputs).max())
-        error = float(np.max(errors))
+                same.append((actual.argmax(-1) == outputs.argmax(-1)).ravel())
+        error, agreement = float(np.max(errors)), float(np.concatenate(same).mean())
         if not error <= limit:  # NaN, too
             source = export.framework
             weight = load(source, "export").first_difference(export, path)
             where = f", first in {weight}" if weight else ""
             text = f"differs from {source}'s network by {error:.0e} of its largest output"
             raise ModelError(ErrorCode.NOT_EQUAL, f"{of_model} {text} (limit {limit:.0e}){where}")
-        proof.write_text(json.dumps({**proven, "error": error}))
-        return error
+        proof.write_text(json.dumps({**proven, "error": error, "agreement": agreement}))
+        return {"check/export_error": error, AGREEMENT: agreement}
 
     def place(self, batch: Batch) -> Batch:
         placed = self.place_inputs(batch.inputs)
@@ -269,7 +280,7 @@ class Runtime(Framework):
             return inputs
         return Placed(
             np.ascontiguousarray(array.transpose(0, 3, 1, 2))
-            if self.channels_first and array.ndim == IMAGES
+            if self._channels_first and array.ndim == IMAGES
             else np.ascontiguousarray(array)
             for array in inputs
         )
@@ -297,6 +308,31 @@ class Runtime(Framework):
     evaluate = gradients = dropping = drop_nothing = apply = _refuse
 
 
+def round_onnx(path: Path) -> None:
+    """Let an ONNX file compute products in integers of 8 bits, scaled by each call's values."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(path, path, weight_type=QuantType.QInt8)
+
+
+def first_difference_of_onnx(path: Path, other: Path) -> str:
+    """Return the first weight that an ONNX file has otherwise than another; empty if none."""
+    import onnx
+
+    left, right = (
+        {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(at).graph.initializer}
+        for at in (path, other)
+    )
+    return next(
+        (
+            name
+            for name, array in right.items()
+            if name not in left or not np.array_equal(left[name], array)
+        ),
+        "",
+    )
+
+
 def main(name: str) -> int:
     folder = Path(name)
     request = json.loads((folder / REQUEST).read_text())
@@ -314,7 +350,8 @@ def main(name: str) -> int:
     largest = max(batches, key=lambda inputs: sum(array.size for array in inputs))
     write = load(request["framework"], "export").WRITERS[request["suffix"]]
     try:
-        write(network, largest, request["free_axes"], folder / f"{MODEL}{request['suffix']}")
+        path = folder / f"{MODEL}{request['suffix']}"
+        write(network, largest, request["free_axes"], path, in_int8=request["in_int8"])
     except Exception as error:  # each exporter has types of its own, some around the reason
         reason: BaseException = error
         while reason.__cause__:

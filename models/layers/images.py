@@ -30,7 +30,13 @@ def __getattr__(name: str) -> Any:
 
 
 class Shapes(dict[str, tuple[int, ...]]):
-    """Shapes of weights and running statistics, in PyTorch's names and layouts."""
+    """Shapes of weights and running statistics, in PyTorch's names and layouts.
+
+    Attributes:
+        frozen: Prefix of the names of weights that training leaves as they are; empty for none.
+    """
+
+    frozen = ""
 
     def convolution(
         self, path: str, outputs: int, inputs: int, size: Size, *, bias: bool = False
@@ -107,10 +113,13 @@ class Shapes(dict[str, tuple[int, ...]]):
 
     @property
     def parameters(self) -> tuple[int, int]:
-        """Number of trainable parameters, and of running statistics."""
+        """Number of trainable parameters, and of all others."""
         sizes = {name: prod(shape) for name, shape in self.items()}
-        running = sum(size for name, size in sizes.items() if ".running_" in name)
-        return sum(sizes.values()) - running, running
+        others = sum(size for name, size in sizes.items() if self._is_fixed(name))
+        return sum(sizes.values()) - others, others
+
+    def _is_fixed(self, name: str) -> bool:
+        return ".running_" in name or bool(self.frozen and name.startswith(self.frozen))
 
 
 def pair(size: Size) -> tuple[int, int]:

@@ -128,11 +128,13 @@ class Sizes:
         size: A name in the definition's shapes.
         classes: Of the classifier; a language model has none.
         attention: Implementation of attention in Hugging Face's networks.
+        trained: What training changes: `all`, or the classifier (`head`) on a frozen network.
     """
 
     size: str = FULL
     classes: int = 2
     attention: str = "sdpa"
+    trained: str = "all"
 
 
 def members(folder: Path) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def members(folder: Path) -> dict[str, Any]:
         "lengths": lengths,
         "batch": batch,
         "probe": probe,
-        "shapes": lambda spec: _shapes(definition, spec.size, spec.classes),
+        "shapes": lambda spec: _shapes(definition, spec.size, spec.classes, spec.trained),
         "initial_weights": lambda spec, rng: _draw(
             _shapes(definition, spec.size, spec.classes), rng, spec.size
         ),
@@ -207,11 +209,14 @@ def _image_members(definition: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shapes(definition: Mapping[str, Any], size: str, classes: int) -> Shapes:
+def _shapes(definition: Mapping[str, Any], size: str, classes: int, trained: str = "all") -> Shapes:
     shapes: dict[str, list[int | None]] = definition["shapes"][size]
-    return Shapes(
+    sized = Shapes(
         {name: tuple(each or classes for each in shape) for name, shape in shapes.items()}
     )
+    if trained == "head":
+        sized.frozen = "body."
+    return sized
 
 
 def _checkpoint_name(definition: Mapping[str, Any], name: str) -> str | None:
@@ -303,6 +308,11 @@ def refusal(model: str, size: str, length: int) -> str:
     definition = _definition(model)
     longest = definition["positions"][size] if definition else None
     return f"{model} takes at most {longest} tokens" if longest and length > longest else ""
+
+
+def has_head(model: str) -> bool:
+    """Return whether a network by name has a classifier that can be trained alone."""
+    return bool(_definition(model).get("kind") == TEXT)
 
 
 def is_causal(model: str) -> bool:

@@ -73,6 +73,7 @@ class Body(layers.Layer):  # type: ignore[misc]
         self.shapes = {name: tuple(shapes[f"body.{name}"]) for name in cuts}
         self.feature = definition.get("feature", "mean")
         self.built = True
+        self.trainable = getattr(spec, "trained", "all") == "all"
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if self.kind == IMAGE:

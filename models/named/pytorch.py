@@ -59,6 +59,7 @@ def _make(definition: Mapping[str, Any], folder: Path, spec: Any) -> nn.Module:
     if family.feature != "pooled" and "add_pooling_layer" in inspect.signature(kind).parameters:
         options["add_pooling_layer"] = False  # nothing would read it
     body = auto.AutoModel.from_config(config, **options)
+    body.requires_grad_(getattr(spec, "trained", "all") == "all")
     is_image = definition["kind"] == IMAGE
     return Classifier(body, family.feature, spec.classes, is_image=is_image)
 

@@ -133,10 +133,17 @@ def test_counterpart_is_equal_and_a_fault_in_it_is_not(source: str, cache: Path)
 
 
 def test_value_that_the_converter_ignores_is_refused(tmp_path: Path, cache: Path) -> None:
+    """The network is frozen but for its classifier, whose gradients alone are compared."""
     name = named.add(_write_configuration(tmp_path / "other", layer_norm_eps=1e-5), cache)
-    rows = parity.gate([parity.ParityRequest(name)], ["pytorch", "keras-torch"])
-    forward = next(row for row in rows if row.quantity == "forward")
-    assert forward.error > 1e-7 > forward.limit
+    frozen = (("trained", "head"),)
+    sides = [parity.Side(framework, frozen) for framework in ("pytorch", "keras-torch")]
+    rows = {row.quantity: row for row in parity.gate([parity.ParityRequest(name)], sides)}
+    assert rows["forward"].error > 1e-7 > rows["forward"].limit
+    assert rows["count"].equal
+    assert rows["gradient"].compared == 2
+    module = models.spec(name)
+    sizes = module.sized("tiny", trained="head", classes=2)
+    assert module.parameters(sizes)[0] == 2 * (32 + 1)
 
 
 def test_checkpoint_has_the_arrays_under_the_names_of_the_library(source: str, cache: Path) -> None:

@@ -31,8 +31,11 @@ def test_models_and_frameworks_are_folders() -> None:
     names = "pytorch pytorch+compile pytorch+channels_last tensorflow tensorflow+eager"
     others = "tensorflow+xla keras-tensorflow keras-torch keras-jax jax"
     assert set(frameworks.trained()) == {*names.split(), *others.split()}
-    runtimes = {"litert", "onnxruntime", "openvino"}
-    assert set(frameworks.available()) == {*frameworks.trained(), *runtimes}
+    runtimes = "litert onnxruntime openvino litert+int8 onnxruntime+int8 onnxruntime@tensorflow"
+    assert set(frameworks.available()) == {
+        *frameworks.trained(),
+        *(*runtimes.split(), "pytorch+aot"),
+    }
 
 
 @pytest.mark.parametrize(

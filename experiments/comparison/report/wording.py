@@ -385,8 +385,10 @@ def level_name(level: str, factor: str) -> str:
     if factor.rpartition(".")[2] == "campaign":
         return f"“{level}”"
     if factor == "framework":
-        name, plus, variant = level.partition("+")
+        whole, plus, variant = level.partition("+")
+        name, _, exporter = whole.partition("@")
         words = " on ".join(_PROPER.get(part, part) for part in name.split("-"))
+        words += f" of {_PROPER.get(exporter, exporter)}" if exporter else ""
         return words + (f" ({variant})" if plus else "")
     return f"{factor.removeprefix('params.')}={level}" if _BARE.fullmatch(level) else level
 

@@ -35,6 +35,7 @@ from models.contract import Array, Batch, Framework
 from models.definition import ModelDefinition
 from models.flops import Network
 from models.frameworks import described
+from models.frameworks.exported import INT8
 from models.layers import images
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
@@ -131,7 +132,7 @@ def inputs(
     """Return the sizes of the network, and the batch of a point of the grid."""
     rows = settings.batch_size
     if isinstance(settings, transformers.Settings):
-        sizes = module.sized(settings.size, attention=settings.attention)
+        sizes = module.sized(settings.size, attention=settings.attention, trained=settings.trained)
         sizes = replace(sizes, classes=settings.classes)
         return sizes, module.batch(sizes, np.full(rows, settings.length), rng)
     assert isinstance(settings, Settings)
@@ -161,7 +162,8 @@ def deploy(
     if is_trained(spec):
         return {}
     module, rng = models.spec(model), np.random.default_rng(spec.settings.seed)
-    batches = module.inference_batches(network.spec, rng, side)
+    times = 32 if spec.framework.endswith(INT8) else 2  # answers are counted, or alike
+    batches = module.inference_batches(network.spec, rng, side, times)
     return framework.deploy(network, batches, Path(spec.inputs[EXPORTED]))
 
 

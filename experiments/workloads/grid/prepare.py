@@ -58,6 +58,9 @@ def _prepare_sequences(settings: transformers.Settings) -> Prepared:
         if named.is_causal(name) and not settings.kv_cache and is_keras:
             text = "kv_cache=false: KerasHub generates with its cache alone; compare PyTorch's own"
             raise UsageError(ErrorCode.CONFLICT, text)
+        if settings.trained == "head" and not named.has_head(name):
+            text = f"trained=head: {name} has no classifier on a frozen part; give hf:bert"
+            raise UsageError(ErrorCode.UNSUPPORTED, text)
         if settings.weights == "pretrained" and not named.checkpoint(name):
             text = f"weights=pretrained: {name} is no checkpoint; give models=hf:FOLDER"
             raise UsageError(ErrorCode.CONFLICT, text)

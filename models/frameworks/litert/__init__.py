@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from models.frameworks import Variant
 
-VARIANTS = {
-    "litert": Variant(
-        architecture="keras",
-        packages=("ai_edge_litert",),
-        distributions=("ai-edge-litert", "keras", "tensorflow"),
-        extra="litert",
-        exported_from="tensorflow",
-    )
-}
+_LITERT = Variant(
+    architecture="keras",
+    packages=("ai_edge_litert",),
+    distributions=("ai-edge-litert", "keras", "tensorflow"),
+    extra="litert",
+    exported_from="tensorflow",
+)
+VARIANTS = {"litert": _LITERT, "litert+int8": _LITERT}

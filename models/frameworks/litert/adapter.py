@@ -15,7 +15,7 @@ from models.frameworks.exported import Runtime
 class Adapter(Runtime):
     """LiteRT on the CPU, with its kernels of XNNPACK; another size of a batch is planned anew."""
 
-    architecture, suffix, channels_first = "keras", ".tflite", False
+    architecture, suffix = "keras", ".tflite"
 
     def _open(self, threads: int) -> None:
         self._threads = threads or None

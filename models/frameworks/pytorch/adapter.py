@@ -178,7 +178,7 @@ class Adapter(TorchDevice, FrameworkOnDevice):
         for module in network.modules():
             # cuDNN differentiates an LSTM only in training mode
             module.train(isinstance(module, nn.LSTM))
-        parameters = dict(network.named_parameters())
+        parameters = {name: each for name, each in network.named_parameters() if each.requires_grad}
         loss = _mean_loss(network, *self._tensors(batch))
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         network.eval()

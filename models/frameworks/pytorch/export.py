@@ -18,7 +18,12 @@ IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 
 
 def write_onnx(
-    network: Any, inputs: tuple[Array, ...], free_axes: Sequence[Sequence[int]], path: Path
+    network: Any,
+    inputs: tuple[Array, ...],
+    free_axes: Sequence[Sequence[int]],
+    path: Path,
+    *,
+    in_int8: bool,
 ) -> None:
     """Write a network as ONNX, whose images are (n, channels, height, width).
 
@@ -27,7 +32,53 @@ def write_onnx(
         inputs: Example, with 2 or more along each free axis.
         free_axes: Of each input, axes of any size.
         path: File.
+        in_int8: Whether products are computed in integers.
     """
+    import torch
+
+    from models.frameworks.exported import round_onnx
+
+    module, examples, shapes = _exportable(network, inputs, free_axes)
+    with torch.no_grad():
+        program = torch.onnx.export(
+            module, examples, dynamo=True, dynamic_shapes=shapes, verbose=False
+        )
+    program.save(path)
+    if in_int8:
+        round_onnx(path)
+
+
+def write_package(
+    network: Any,
+    inputs: tuple[Array, ...],
+    free_axes: Sequence[Sequence[int]],
+    path: Path,
+    *,
+    in_int8: bool,
+) -> None:
+    """Compile a network into a package of AOTInductor, for any number of threads.
+
+    Args:
+        network: PyTorch's, in evaluation mode.
+        inputs: Example, with 2 or more along each free axis.
+        free_axes: Of each input, axes of any size.
+        path: File.
+        in_int8: Whether products are computed in integers.
+    """
+    import torch
+
+    module, examples, shapes = _exportable(network, inputs, free_axes)
+    with torch.no_grad():
+        program = torch.export.export(module, examples, dynamic_shapes=shapes)
+    torch._inductor.aoti_compile_and_package(
+        program, package_path=str(path), inductor_configs={"cpp.dynamic_threads": True}
+    )
+
+
+def _exportable(
+    network: Any, inputs: tuple[Array, ...], free_axes: Sequence[Sequence[int]]
+) -> tuple[Any, tuple[Any, ...], Any]:
+    """Return a network that gets images as its convolutions do, with examples and free shapes."""
     import torch
     from torch import Tensor, nn
 
@@ -47,30 +98,25 @@ def write_onnx(
         {_place(axis, array): torch.export.Dim.DYNAMIC for axis in axes}
         for axes, array in zip(free_axes, inputs, strict=True)
     )
-    shapes = (free,)  # of the one variadic argument
-    with torch.no_grad():
-        program = torch.onnx.export(
-            ChannelsFirst().eval(), examples, dynamo=True, dynamic_shapes=shapes, verbose=False
-        )
-    program.save(path)
+    return ChannelsFirst().eval(), examples, (free,)  # of the one variadic argument
 
 
-WRITERS = {".onnx": write_onnx}
+WRITERS = {".onnx": write_onnx, ".pt2": write_package}
 
 
 def first_difference(export: Export, path: Path) -> str:
-    """Return the first weight of a file that another export has otherwise; empty if none."""
-    import onnx
+    """Return the first weight of a file that another export has otherwise; empty if none.
+
+    A package of machine code names no weights.
+    """
+    if path.suffix != ".onnx":
+        return ""
+    from models.frameworks.exported import first_difference_of_onnx
 
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder, path.name)
         export.write(other)
-        files = [onnx.load(each).graph.initializer for each in (path, other)]
-    left, right = ({each.name: onnx.numpy_helper.to_array(each) for each in at} for at in files)
-    for name, array in right.items():
-        if name not in left or not np.array_equal(left[name], array):
-            return name.removeprefix("network.")
-    return ""
+        return first_difference_of_onnx(path, other).removeprefix("network.")
 
 
 def _channels_first(array: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def write_tflite(
-    network: Any, inputs: tuple[Array, ...], free_axes: Sequence[Sequence[int]], path: Path
+    network: Any,
+    inputs: tuple[Array, ...],
+    free_axes: Sequence[Sequence[int]],
+    path: Path,
+    *,
+    in_int8: bool,
 ) -> None:
     """Write a network for LiteRT.
 
@@ -25,15 +30,63 @@ def write_tflite(
         inputs: Example.
         free_axes: Of each input, axes of any size.
         path: File.
+        in_int8: Whether products are computed in integers.
     """
     import keras
+    import tensorflow as tf
+
+    infer, signature = _exportable(network, inputs, free_axes)
+    with tempfile.TemporaryDirectory() as folder:
+        archive = keras.export.ExportArchive()
+        archive.track(network)  # or the file has no weights
+        archive.add_endpoint("serve", infer, input_signature=signature)
+        archive.write_out(folder, verbose=False)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        if in_int8:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        path.write_bytes(converter.convert())
+
+
+def write_onnx(
+    network: Any,
+    inputs: tuple[Array, ...],
+    free_axes: Sequence[Sequence[int]],
+    path: Path,
+    *,
+    in_int8: bool,
+) -> None:
+    """Write a network as ONNX, whose images are (n, height, width, channels).
+
+    Args:
+        network: Keras' on TensorFlow.
+        inputs: Example.
+        free_axes: Of each input, axes of any size.
+        path: File.
+        in_int8: Whether products are computed in integers.
+    """
+    import tensorflow as tf
+    import tf2onnx
+
+    from models.frameworks.exported import round_onnx
+
+    infer, signature = _exportable(network, inputs, free_axes)
+    compiled = tf.function(infer, input_signature=signature, autograph=False)
+    tf2onnx.convert.from_function(compiled, signature, output_path=str(path))
+    if in_int8:
+        round_onnx(path)
+
+
+def _exportable(
+    network: Any, inputs: tuple[Array, ...], free_axes: Sequence[Sequence[int]]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Return a function of the inputs, and their shapes and types."""
     import tensorflow as tf
 
     signature = [
         tf.TensorSpec(
             [None if axis in axes else size for axis, size in enumerate(array.shape)],
             array.dtype,
-            name=f"input_{number}",  # the file's order is another
+            name=f"input_{number}",  # the order of a TensorFlow Lite file is another
         )
         for number, (axes, array) in enumerate(zip(free_axes, inputs, strict=True))
     ]
@@ -41,22 +94,21 @@ def write_tflite(
     def infer(*arrays: Any) -> Any:
         return network(arrays if len(arrays) > 1 else arrays[0], training=False)
 
-    with tempfile.TemporaryDirectory() as folder:
-        archive = keras.export.ExportArchive()
-        archive.track(network)  # or the file has no weights
-        archive.add_endpoint("serve", infer, input_signature=signature)
-        archive.write_out(folder, verbose=False)
-        path.write_bytes(tf.lite.TFLiteConverter.from_saved_model(folder).convert())
+    return infer, signature
 
 
-WRITERS = {".tflite": write_tflite}
+WRITERS = {".onnx": write_onnx, ".tflite": write_tflite}
 
 
 def first_difference(export: Export, path: Path) -> str:
     """Return the first constant of a file that another export has otherwise; empty if none."""
+    from models.frameworks.exported import first_difference_of_onnx
+
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder, path.name)
         export.write(other)
+        if path.suffix == ".onnx":
+            return first_difference_of_onnx(path, other)
         left, right = _constants(path), _constants(other)
     for name, array in right.items():
         if name not in left or not np.array_equal(left[name], array):
