@@ -13,7 +13,7 @@ from experiments.datasets.labelled.data import Labelled
 from experiments.datasets.labelled.data import prepare as prepare_data
 from experiments.studies.classification import Settings
 from experiments.workloads import networks, steps
-from models import frameworks
+from models import frameworks, named
 from models.contract import OptimizerConfig
 from tracking.errors import ErrorCode, UsageError
 
@@ -74,7 +74,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     return Prepared(
         DatasetInfo(data.name, data.digest, data.source, counts, columns),
         {"data": str(data.folder)},
-        warnings=tuple(_warnings(settings, data)),
+        warnings=(*named.notes([settings.model]), *_warnings(settings, data)),
         files={LEFT_OUT: json.dumps(left_out, indent=1)} if left_out else {},
         left_out=left_out,
     )
