@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import models
 from experiments import metrics
 from experiments.config import interpreters
 from experiments.contract import LIMITS, WORK, Limits
+from experiments.datasets.files import replace_text
 from experiments.run import journal_runs, preflight
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import folder_of
@@ -65,15 +69,28 @@ def record(campaign: Campaign) -> list[str]:
 def _count(
     campaign: Campaign, networks: Iterable[Mapping[str, Any]], folder: Path
 ) -> tuple[dict[str, Mapping[str, float]], list[str]]:
-    """Return the FLOPs of each network by its JSON, counted in a process that imports PyTorch."""
-    texts = list(dict.fromkeys(map(json.dumps, networks)))
+    """Return the FLOPs of each network by its JSON, counted in a process that imports PyTorch.
+
+    Counts of the same code are read from the cache.
+    """
     pythons = campaign.settings.pythons
     if missing := interpreters.missing("pytorch", pythons):
         return {}, [f"FLOPs are not counted: {missing}"]
-    python = interpreters.separate("pytorch", pythons) or sys.executable
+    python = interpreters.separate("pytorch", pythons)
+    code = [dict(interpreters.packages("pytorch", python)), models.code_digest()]
+    files, known = dict[str, Path](), dict[str, Mapping[str, float]]()
+    for text in map(json.dumps, networks):
+        key = json.dumps([text, *code], sort_keys=True)
+        name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        files[text] = Path(campaign.settings.cache, "flops", name)
+        with suppress(OSError, ValueError):  # not counted yet, or a damaged file
+            known[text] = json.loads(files[text].read_text())
+    texts = [text for text in files if text not in known]
+    if not texts:
+        return known, []
     with computing(folder):
         result = subprocess.run(
-            [python, "-m", "models.flops"],
+            [python or sys.executable, "-m", "models.flops"],
             cwd=Path(__file__).parents[2],
             input=f"[{','.join(texts)}]",
             capture_output=True,
@@ -88,7 +105,10 @@ def _count(
         if isinstance(reason, str)
     ]
     counted = {text: each for text, each in counted.items() if not isinstance(each, str)}
-    return counted, troubles
+    for text, each in counted.items():
+        files[text].parent.mkdir(parents=True, exist_ok=True)
+        replace_text(files[text], json.dumps(each))
+    return known | counted, troubles
 
 
 def _limits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -66,6 +67,13 @@ def test_shares_of_the_peak_are_as_the_throughputs(place: Place, peaks: list[flo
         assert a[share] / b[share] == pytest.approx(a[rate] / b[rate])
     report = small_campaigns.report(place)
     assert "How far from the machine’s limit" in report
+    # the next campaign does not count again
+    (file,) = Path(place.cache, "flops").iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"forward": 7.0}))
+    peaks += [PEAK, PEAK]
+    _measure(place)
+    counted = [run.data.metrics["model/flops_per_example"] for run in small_campaigns.cells(place)]
+    assert sorted(counted) == [7.0, 7.0, FLOPS, FLOPS]
 
 
 @pytest.mark.parametrize("second", [[0.9 * PEAK], []])
