@@ -42,32 +42,41 @@ def test_network_of_one_framework_needs_no_counterpart(place: Place) -> None:
     assert "KerasHub has no converter" in refused.stderr
 
 
-# The most likely token again and again, each from a pass over all tokens before it.
-ONE_BY_ONE = """
-import sys
-import numpy as np
-import models
-from pathlib import Path
-from models import named
-from models.frameworks import open_framework
+# A checkpoint of the library's own, made without this project.
+CHECKPOINT = """
+import sys, torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-name = named.add(sys.argv[1], Path(sys.argv[2]))
-framework = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
-module, rng = models.spec(name), np.random.default_rng(1)
-sizes = module.Spec("tiny")
-network = framework.build(name, sizes)
-framework.load_weights(network, module.initial_weights(sizes, rng))
-prompts, lengths = module.batch(sizes, np.full(3, 7), rng).inputs
-tokens = prompts
-for _ in range(6):
-    rows, length = tokens.shape
-    logits = framework.infer(network, (tokens, np.full(rows, length, np.int32)))
-    chosen = logits.reshape(rows, length, -1)[:, -1].argmax(1).astype(np.int32)
-    tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
-generate = models.load(name, "pytorch").generate
-for cached in (0, 1):
-    answer = framework.apply(generate, network, (prompts, lengths), new_tokens=6, cached=cached)
-    assert answer.tolist() == tokens[:, -6:].tolist(), (cached, answer, tokens)
+torch.manual_seed(3)
+folder = sys.argv[1]
+network = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+with torch.no_grad():
+    for tensor in network.parameters():
+        tensor.mul_(4)
+network.save_pretrained(folder)
+"""
+# The most likely token again and again, each from the library's pass over all tokens before it.
+ONE_BY_ONE = """
+import hashlib, sys
+from pathlib import Path
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+import models
+from models import named
+
+folder, cache, rows, length, count = sys.argv[1:3] + list(map(int, sys.argv[3:]))
+module = models.spec(named.add(f"hf:{folder}", Path(cache)))
+lengths = np.full(rows, length)
+prompts, _ = module.batch(module.sized("paper"), lengths, np.random.default_rng(0)).inputs
+network, tokens = AutoModelForCausalLM.from_pretrained(folder).eval(), torch.from_numpy(prompts)
+with torch.no_grad():
+    for _ in range(count):
+        chosen = network(tokens.long(), use_cache=False).logits[:, -1].argmax(-1)
+        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+answer = tokens[:, -count:].numpy().astype(np.int32)
+assert len(set(answer.ravel().tolist())) > 2, answer
+print(hashlib.sha256(answer.tobytes()).hexdigest()[:8])
 """
 
 
@@ -75,8 +84,10 @@ def test_language_model_trains_and_answers_in_two_frameworks(place: Place, tmp_p
     folder = tmp_path / "small"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))
+    run_python("-c", CHECKPOINT, str(folder))
     options = {"models": f"hf:{folder}", "lengths": "12", "batch_sizes": "2", "seconds": "0.05"}
     options |= {"preset": "smoke", "size": "paper", "new_tokens": "5"}
+    options |= {"weights": "pretrained", "seed": "0"}
     options["frameworks"] = "pytorch,keras-torch"
     done = place.call(*small_campaigns.command(place, "transformers", **options))
     assert done.returncode == DONE, done.stdout + done.stderr
@@ -87,14 +98,15 @@ def test_language_model_trains_and_answers_in_two_frameworks(place: Place, tmp_p
     for run in cells:
         assert run.data.metrics["model/trainable_parameters"] == 20_000
     assert "layer_norm_epsilon=1e-05" in done.stdout
-    assert len({run.data.tags["answers"] for run in cells}) == 1
+    numbers = options["batch_sizes"], options["lengths"], options["new_tokens"]
+    answers = run_python("-c", ONE_BY_ONE, str(folder), str(place.cache), *numbers).stdout.split()
+    assert [run.data.tags["answers"] for run in cells] == [answers[-1]] * 2
     for metrics in (run.data.metrics for run in cells):
         answer, token = metrics["inference/latency_seconds_p50"], "inference/seconds_per_token"
         assert answer == pytest.approx(
             metrics["inference/first_token_seconds"] + 4 * metrics[token]
         )
         assert metrics["check/inference_requests"] >= 13
-    run_python("-c", ONE_BY_ONE, options["models"], str(place.cache))
     refused = place.call(
         *small_campaigns.command(place, "transformers", **options, kv_cache="false")
     )
