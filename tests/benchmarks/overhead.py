@@ -46,7 +46,7 @@ def ratios_of_process(framework: str, *point: object, first: str = "harness") ->
     """Return the time in the harness over that in the plain loop, of steps and of requests."""
     words = (framework, *map(str, point), first)
     module = ("-m", "tests.benchmarks.overhead")
-    output = run_python(*module, *words, **warm.variables_of(framework)).stdout
+    output = run_python(*module, *words, timeout=3_600, **warm.variables_of(framework)).stdout
     ratios: dict[str, float] = json.loads(output.splitlines()[-1])
     return ratios
 
