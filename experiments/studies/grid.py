@@ -92,6 +92,19 @@ class Settings(PointSettings):
         group="grid",
         affects_measurement=False,
     )
+    weights: str = setting(
+        "random",
+        "random: drawn from the seed; imagenet; a .safetensors or .pth file of PyTorch's names",
+        path=True,
+        group="grid",
+    )
+    data: str = setting(
+        "",
+        "pictures as of classification, whose validation accuracy is measured after the requests; "
+        "empty: none",
+        path=True,
+        group="grid",
+    )
 
 
 def network_label(model: str, size: int, unit: str = "px") -> str:
@@ -140,6 +153,7 @@ OUTCOMES = (
     outcome("inference/load_seconds"),
     outcome("inference/file_bytes"),
     outcome("inference/same_class_share"),
+    outcome("val/accuracy"),
     outcome("memory/peak_rss_bytes"),
     outcome("memory/peak_device_bytes"),
     outcome("memory/peak_device_with_warmup_bytes"),

@@ -12,6 +12,7 @@ from experiments.config.settings import ModelSettings
 from experiments.contract import CellSpec, Output
 from models import frameworks
 from models.contract import Array, Framework
+from models.weights import write_safetensors
 from tracking import provenance
 from tracking.records import ModelSaved
 
@@ -57,6 +58,7 @@ def save(
         lines = [f"{name}=={version.partition('+')[0]}\n" for name, version in versions.items()]
         (folder / "requirements.txt").write_text("".join(lines), encoding="utf-8")
         (folder / "model.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+        write_safetensors(framework.weights(network), folder / "weights.safetensors")
         path = f"{cell.folder}/{folder.name}"
         # MLflow allows no plus, as in a variant's name
         parts = (cell.study, cell.settings.preset, title, cell.framework.replace("+", "-"))

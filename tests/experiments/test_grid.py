@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 from mlflow.entities import Run
 
+import models
 from experiments.cell import timing
 from experiments.comparison.analyses.memory_limits import edges
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts.findings import Edge
 from experiments.config import memory
+from experiments.datasets.labelled.data import Labelled
 from experiments.run.journal_runs import cell_results
 from experiments.studies import grid
 from models import own
+from models.weights import write_safetensors
 from tests.conftest import Place, set_toy_costs
-from tests.experiments.small_campaigns import cells, report, run
+from tests.experiments.small_campaigns import cells, command, report, run
 from tests.models.test_runtimes import branching_model
 from tracking import tables
 from tracking.errors import UsageError
@@ -68,6 +71,31 @@ def test_points_are_timed_in_both_phases(
         assert metrics["memory/peak_rss_bytes"] > 1e7
         assert "train/total_seconds" not in metrics
     assert "model=lenet, image\\_size=28, batch\\_size=3" in report(place)
+
+
+@pytest.mark.usefixtures("local_cells")
+def test_accuracy_is_that_of_given_weights(place: Place, tmp_path: Path) -> None:
+    """The toy answers the class of the largest bias, whatever the picture."""
+    module = models.spec("lenet")
+    arrays = module.initial_weights(module.Spec(), np.random.default_rng(0))
+    (bias,) = (name for name, array in arrays.items() if array.shape == (10,))
+    arrays[bias][3] = 1
+    write_safetensors(arrays, tmp_path / "trained.safetensors")
+    point = {**POINT, "models": "lenet", "image_sizes": "28", "batch_sizes": "64"}
+    point |= {"weights": str(tmp_path / "trained.safetensors"), "data": "digits"}
+    frameworks = "toy,toy+twin"
+    run(place, "grid", frameworks=frameworks, phases="inference", **point)
+    (folder,) = (place.cache / "labelled").glob("digits-*/")
+    digits = Labelled.open(folder)
+    share = float((digits.labels[digits.validation] == 3).mean())
+    assert 0.05 < share < 0.15
+    for cell in cells(place):
+        assert cell.data.metrics["val/accuracy"] == pytest.approx(share)
+    for changes in ({}, {"phases": "inference", "classes": "11"}):
+        options = {"frameworks": frameworks, **point, **changes}
+        refused = place.call(*command(place, "grid", **options))
+        assert refused.returncode == 2, refused.stdout
+        assert "data" in refused.stderr
 
 
 def test_runtimes_infer_beside_frameworks_where_their_files_are_exported(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 
-import numpy as np
-
 import models
 from experiments.contract import NOT_EXPORTED, CellSpec, Output
 from experiments.studies.grid import Settings, network_label
-from experiments.workloads.grid.measure import deploy, is_trained
+from experiments.workloads.grid.measure import arrays, deploy, is_trained
 from experiments.workloads.networks import refusal
 from models.contract import Framework
 from tracking.errors import ErrorCode, EvenhandError
@@ -22,13 +20,12 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
     if is_trained(spec):
         return
     for model, side in product(settings.models, settings.image_sizes):
-        module, rng = models.spec(model), np.random.default_rng(settings.seed)
-        sizes = module.Spec(classes=settings.classes)
+        sizes = models.spec(model).Spec(classes=settings.classes)
         if refusal(model, sizes, side):
             continue
         output.progress(f"export {model}", 0, None)
         network = framework.build(model, sizes)
-        framework.load_weights(network, module.initial_weights(sizes, rng))
+        framework.load_weights(network, arrays(settings, model, sizes))
         try:
             deploy(spec, framework, network, model, side)
         except EvenhandError as error:

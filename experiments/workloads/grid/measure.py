@@ -28,10 +28,13 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import EXPORTED, AnyCell, CellSpec, Output, TimedPhase
+from experiments.datasets.labelled import batches
+from experiments.datasets.labelled.data import Labelled
 from experiments.studies import transformers
 from experiments.studies.grid import PointSettings, Settings
+from experiments.workloads.grid.prepare import pictures_of
 from models import named, weights
-from models.contract import Array, Batch, Framework
+from models.contract import Array, Batch, Framework, Weights
 from models.definition import ModelDefinition
 from models.flops import Network
 from models.frameworks import described
@@ -90,9 +93,7 @@ def run(spec: CellSpec[PointSettings], framework: Framework, output: Output) -> 
     network = framework.build(settings.model, sizes)
     expected = module.parameters(sizes)
     output.metrics(check_parameters(settings.model, expected, framework, network))
-    source = named.checkpoint(settings.model) if _is_pretrained(settings) else "random"
-    arrays = weights.load(source, settings.model, sizes, settings.seed)
-    framework.load_weights(network, arrays)
+    framework.load_weights(network, arrays(settings, settings.model, sizes))
     side = settings.image_size if isinstance(settings, Settings) else 0
     deployed = deploy(spec, framework, network, settings.model, side)
     output.metrics(deployed)
@@ -122,8 +123,12 @@ def _answer_length(settings: PointSettings) -> int:
     return settings.length + settings.new_tokens - 1
 
 
-def _is_pretrained(settings: PointSettings) -> bool:
-    return isinstance(settings, transformers.Settings) and settings.weights == "pretrained"
+def arrays(settings: PointSettings, model: str, sizes: Any) -> Weights:
+    """Return the weights of a network as the settings ask for."""
+    assert isinstance(settings, Settings | transformers.Settings)
+    is_checkpoint = settings.weights == "pretrained"
+    source = named.checkpoint(model) if is_checkpoint else settings.weights
+    return weights.load(source, model, sizes, settings.seed)
 
 
 def inputs(
@@ -205,12 +210,27 @@ def _infer(
         summary |= timing.summarise_generation(values, first, expected[-1])
         digest = hashlib.sha256(answer().tobytes()).hexdigest()[:8]
         output.record(Tags(spec.run, {ANSWERS: digest}))
+    if isinstance(settings, Settings) and settings.data:
+        summary["val/accuracy"] = _accuracy(framework, network, spec, settings)
     summary |= {
         "check/inference_requests": len(values.seconds),
         "check/inference_warmup": values.warmup,
     }
     output.metrics(summary)
     return [*filter(None, [first]), values], summary
+
+
+def _accuracy(
+    framework: Framework, network: Any, spec: CellSpec[PointSettings], settings: Settings
+) -> float:
+    """Return the share of validation pictures that a network classifies rightly."""
+    channels = models.spec(settings.model).Spec.channels
+    data = Labelled.open(Path(spec.inputs[pictures_of(settings.image_size, channels)]))
+    right = 0
+    for batch in batches.read(data, batches.files(data, data.validation, settings.batch_size)):
+        answers = framework.infer(network, batch.inputs).argmax(-1)
+        right += int(batch.weights[answers == batch.targets].sum())
+    return right / len(data.validation)
 
 
 def _generation(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import models
 from experiments.contract import EXPORTED, DatasetInfo, Prepared, Progress, Workload
+from experiments.datasets.labelled import data as labelled
 from experiments.studies import transformers
 from experiments.studies.grid import PointSettings, Settings
 from experiments.workloads import networks, steps
@@ -14,7 +16,7 @@ from models import frameworks, named, weights
 from tracking.errors import ErrorCode, UsageError
 
 
-def prepare(settings: PointSettings, _: Progress) -> Prepared:
+def prepare(settings: PointSettings, progress: Progress) -> Prepared:
     """Raise UsageError for models and windows that cannot be measured."""
     if "train" in settings.phases:
         least = settings.least_steps
@@ -24,13 +26,47 @@ def prepare(settings: PointSettings, _: Progress) -> Prepared:
     assert isinstance(settings, Settings)
     for name in settings.models:
         networks.of_images(name, settings.frameworks, "models").Spec(classes=settings.classes)
+    if settings.weights not in ("random", "imagenet"):
+        weights.check_file(Path(settings.weights))
     sizes = ", ".join(f"{side} × {side}" for side in sorted(set(settings.image_sizes)))
     text = f"standard normal, {sizes}, drawn from the seed"
+    text += f"; accuracy on {settings.data}" if settings.data else ""
     of_runtimes = {EXPORTED: str(Path(settings.cache, EXPORTED).resolve())}
     inputs = of_runtimes if runtimes(settings) else {}
+    inputs |= _pictures(settings, progress)
     counts = {f"batch of {size}": size for size in settings.batch_sizes}
     dataset = DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {})
     return Prepared(dataset, inputs, warnings=named.notes(settings.models))
+
+
+def _pictures(settings: Settings, progress: Progress) -> dict[str, str]:
+    """Return the folder of the pictures by side and channels; empty if no accuracy is measured.
+
+    Raises:
+        UsageError: They cannot be read, have other classes, or a training would change the weights.
+    """
+    if not settings.data:
+        return {}
+    if settings.phases != ("inference",):
+        text = "data: the accuracy is that of the given weights; add phases=inference"
+        raise UsageError(ErrorCode.CONFLICT, text)
+    folders = dict[str, str]()
+    channels = {models.spec(name).Spec.channels for name in settings.models}
+    for side, count in product(settings.image_sizes, channels):
+        cache = Path(settings.cache).resolve()
+        pictures = labelled.prepare(
+            settings.data, side=side, channels=count, cache=cache, progress=progress
+        )
+        if len(pictures.classes) != settings.classes:
+            text = f"data={settings.data} has {len(pictures.classes)} classes"
+            raise UsageError(ErrorCode.CONFLICT, f"{text}; give classes={len(pictures.classes)}")
+        folders[pictures_of(side, count)] = str(pictures.folder)
+    return folders
+
+
+def pictures_of(side: int, channels: int) -> str:
+    """Return the key of a cell's input: the folder of pictures of this size."""
+    return f"pictures, {side} px, {channels} channels"
 
 
 def runtimes(settings: Settings) -> tuple[str, ...]:
