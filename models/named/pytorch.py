@@ -151,9 +151,12 @@ def generate(
     )
     body = network.body
     body.forward = compiled(MethodType(type(body).forward, body))
-    with Widening() if network.wide else nullcontext():
-        mask = torch.ones_like(prompts)
-        tokens = body.generate(prompts, attention_mask=mask, generation_config=rule)
+    try:
+        with Widening() if network.wide else nullcontext():
+            mask = torch.ones_like(prompts)
+            tokens = body.generate(prompts, attention_mask=mask, generation_config=rule)
+    finally:
+        del body.forward  # a training compiles the network as a whole
     return tokens[:, -new_tokens:]
 
 
