@@ -83,9 +83,10 @@ def test_accuracy_is_that_of_given_weights(place: Place, tmp_path: Path) -> None
     write_safetensors(arrays, tmp_path / "trained.safetensors")
     point = {**POINT, "models": "lenet", "image_sizes": "28", "batch_sizes": "64"}
     point |= {"weights": str(tmp_path / "trained.safetensors"), "data": "digits"}
+    point["cache"] = str(tmp_path / "cache")
     frameworks = "toy,toy+twin"
     run(place, "grid", frameworks=frameworks, phases="inference", **point)
-    (folder,) = (place.cache / "labelled").glob("digits-*/")
+    (folder,) = (tmp_path / "cache/labelled").glob("digits-*/")
     digits = Labelled.open(folder)
     share = float((digits.labels[digits.validation] == 3).mean())
     assert 0.05 < share < 0.15
