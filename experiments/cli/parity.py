@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Sequence
@@ -129,6 +130,11 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
+def key_of(row: Row) -> str:
+    """Return the key of a row's metric; MLflow accepts no other signs than these."""
+    return f"parity/{row.model}/{re.sub('[+@]', '.', row.framework)}/{row.quantity}"
+
+
 def _error(rows: Sequence[Row]) -> str:
     if not any(row.compared for row in rows):
         return "–"
@@ -158,13 +164,7 @@ def _log(
     params = {name: text for name, text in as_text(settings).items() if text}
     text = "\n".join(["### Found", *(f"- {line}" for line in summary), "", table_text])
     points = [
-        # MLflow accepts no plus sign in a key
-        Point(
-            f"parity/{row.model}/{row.framework.replace('+', '.')}/{row.quantity}",
-            row.error,
-            0,
-            clock.now_ms(),
-        )
+        Point(key_of(row), row.error, 0, clock.now_ms())
         for row in rows
         if row.compared and math.isfinite(row.error)
     ]

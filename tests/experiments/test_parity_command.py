@@ -11,18 +11,20 @@ import pytest
 
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
-from experiments.cli.parity import TITLE
+from experiments.cli.parity import TITLE, key_of
 from experiments.config.console import Display
 from experiments.contract import Prepared, Treatment
 from experiments.run import parity_cache, preflight
 from experiments.run.plan import Plan
 from experiments.run.prepared import PreparedCampaign
 from experiments.studies import classification
+from models import frameworks
 from models.parity import QUANTITIES, ParityRequest, Row, Side
 from tests.conftest import Place
 from tests.experiments.small_campaigns import measure
 from tests.experiments.test_blocks import TOYS
 from tracking import mlflow_defaults, provenance
+from tracking.limits import key_trouble
 
 
 def parity(place: Place, code: int, **options: str) -> str:
@@ -30,6 +32,12 @@ def parity(place: Place, code: int, **options: str) -> str:
     done = place.call(sys.executable, "-m", "experiments", "parity", *words)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def test_results_of_every_framework_have_a_key() -> None:
+    for name in frameworks.available():
+        row = Row("lenet", name, "pytorch", "forward", "outputs", 0.0, 0.0)
+        assert key_trouble(key_of(row)) == ""
 
 
 def test_check_that_refuses_prints_no_table(place: Place) -> None:
