@@ -21,7 +21,7 @@ LOADS = (OTHERS_CPU, OTHERS_GPU)
 OVERSUBSCRIBED = "machine/oversubscribed_percent"
 # Tag: the network that was to be compiled and was not, or not as a whole.
 RAN_EAGERLY = "ran_eagerly"
-ANSWERS = "answers"  # digest of the tokens of a language model
+TOKENS_DIGEST = "tokens.digest"  # digest of the tokens of a language model
 # Tags: whether XLA compiled the training step, and whether the framework's variant is to be.
 JIT_COMPILE, JIT_PLANNED = "jit_compile", "jit_compile.planned"
 # Tag of a run that a script made in MLflow: the cell whose command it was.

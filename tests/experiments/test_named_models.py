@@ -100,7 +100,7 @@ def test_language_model_trains_and_answers_in_two_frameworks(place: Place, tmp_p
     assert "layer_norm_epsilon=1e-05" in done.stdout
     numbers = options["batch_sizes"], options["lengths"], options["new_tokens"]
     answers = run_python("-c", ONE_BY_ONE, str(folder), str(place.cache), *numbers).stdout.split()
-    assert [run.data.tags["answers"] for run in cells] == [answers[-1]] * 2
+    assert [run.data.tags["tokens.digest"] for run in cells] == [answers[-1]] * 2
     for metrics in (run.data.metrics for run in cells):
         answer, token = metrics["inference/latency_seconds_p50"], "inference/seconds_per_token"
         assert answer == pytest.approx(
@@ -116,7 +116,7 @@ def test_language_model_trains_and_answers_in_two_frameworks(place: Place, tmp_p
 
 def test_levels_that_answer_other_tokens_are_named() -> None:
     levels = {"a": "11, 22", "b": "22, 11", "part": "11", "other": "11, 33"}
-    facts = {level: {"answers": text} for level, text in levels.items()}
+    facts = {level: {"tokens.digest": text} for level, text in levels.items()}
     (warning,) = runs.answer_warnings({**facts, "classifier": {}})
     assert warning.code == WarningCode.ANSWERS_DIFFER
     assert "other against a" in warning.text

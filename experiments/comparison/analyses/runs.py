@@ -26,7 +26,7 @@ from experiments.comparison.runs.raw import RawRun, evenly, of_inference
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Outcome
-from tracking.records import ANSWERS, JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY
+from tracking.records import JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY, TOKENS_DIGEST
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,9 +220,9 @@ def answer_warnings(environment: Mapping[str, Mapping[str, str]]) -> list[Compar
         environment: level -> fact -> value, as in a comparison.
     """
     digests = {
-        level: set(facts[ANSWERS].split(", "))
+        level: set(facts[TOKENS_DIGEST].split(", "))
         for level, facts in environment.items()
-        if ANSWERS in facts
+        if TOKENS_DIGEST in facts
     }
     first, *others = digests or [""]
     return [

@@ -42,7 +42,7 @@ from models.frameworks.exported import INT8
 from models.layers import images
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
-from tracking.records import ANSWERS, Tags
+from tracking.records import TOKENS_DIGEST, Tags
 
 # Order of the phases, of which some cells of a block have only one.
 PLACES = {"inference": 1, "train": 2}
@@ -209,7 +209,7 @@ def _infer(
     if first:
         summary |= timing.summarise_generation(values, first, expected[-1])
         digest = hashlib.sha256(answer().tobytes()).hexdigest()[:8]
-        output.record(Tags(spec.run, {ANSWERS: digest}))
+        output.record(Tags(spec.run, {TOKENS_DIGEST: digest}))
     if isinstance(settings, Settings) and settings.data:
         summary["val/accuracy"] = _accuracy(framework, network, spec, settings)
     summary |= {
