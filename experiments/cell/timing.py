@@ -253,6 +253,8 @@ def _throughput(values: PhaseValues, name: str) -> dict[str, float]:
 def summarise_generation(whole: PhaseValues, first: PhaseValues, tokens: int) -> dict[str, float]:
     """Return the time to the first token of an answer, and of each token after it.
 
+    The second is left out where noise is longer than the tokens.
+
     Args:
         whole: Requests for an answer.
         first: Requests for its first token alone.
@@ -260,11 +262,10 @@ def summarise_generation(whole: PhaseValues, first: PhaseValues, tokens: int) ->
     """
     (all_seconds, _), (first_seconds, _) = whole.steady, first.steady
     to_first = float(np.median(first_seconds))
-    after = float(np.median(all_seconds)) - to_first
-    return {
-        "inference/first_token_seconds": to_first,
-        "inference/seconds_per_token": after / (tokens - 1),
-    }
+    metrics = {"inference/first_token_seconds": to_first}
+    if (after := float(np.median(all_seconds)) - to_first) > 0:
+        metrics["inference/seconds_per_token"] = after / (tokens - 1)
+    return metrics
 
 
 def summarise_requests(values: PhaseValues, prefix: str = "inference") -> dict[str, float]:

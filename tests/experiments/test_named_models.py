@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cell import timing
 from experiments.cli.codes import DONE, NO_VERDICT
 from experiments.comparison.analyses import runs
 from experiments.comparison.runs.warning import WarningCode
@@ -112,6 +113,17 @@ def test_language_model_trains_and_answers_in_two_frameworks(place: Place, tmp_p
     )
     assert refused.returncode == 2
     assert "kv_cache" in refused.stderr
+
+
+def test_time_per_token_is_that_of_the_tokens_after_the_first() -> None:
+    first, whole, noise = (
+        timing.PhaseValues("", (9.0, *seconds), (1,) * 4, 1)
+        for seconds in ((1.0, 1.1, 1.2), (5.1, 5.0, 5.2), (0.9, 1.0, 1.0))
+    )
+    metrics = timing.summarise_generation(whole, first, 5)
+    assert metrics["inference/first_token_seconds"] == pytest.approx(1.1)
+    assert metrics["inference/seconds_per_token"] == pytest.approx(1.0)
+    assert timing.summarise_generation(noise, first, 5).keys() == {"inference/first_token_seconds"}
 
 
 def test_levels_that_answer_other_tokens_are_named() -> None:
