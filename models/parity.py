@@ -209,8 +209,8 @@ def compute(request: ParityRequest, side: str | Side, threads: int = 1) -> dict[
         )
     rng = np.random.default_rng(request.seed)
     spec, batch = module.probe(rng, full=request.full)
-    those = {name: value for name, value in side.spec_fields if name in vars(spec)}
-    spec = replace(spec, **those)
+    spec_fields = {name: value for name, value in side.spec_fields if name in vars(spec)}
+    spec = replace(spec, **spec_fields)
     network = adapter.build(request.model, spec)
     weights = _perturbed(module.initial_weights(spec, rng), rng)
     try:

@@ -143,7 +143,10 @@ def _language_model(network: Any) -> Any:
 
 
 def generate(network: Network, prompts: Any, lengths: Any, *, new_tokens: int, cached: int) -> Any:
-    """Return the tokens (n, new_tokens) behind prompts (n, length) without padding."""
+    """Return the tokens (n, new_tokens) behind prompts (n, length) without padding.
+
+    cached: as in PyTorch's twin; KerasHub keeps keys and values of earlier tokens always.
+    """
     room = ((0, 0), (0, new_tokens))
     outputs = network.answer(
         {
