@@ -24,7 +24,7 @@ from models.contract import Array, Batch, ErrorCode, Framework, ModelError, Opti
 from models.devices import CPU
 from models.errors import EvenhandError, last_lines
 from models.frameworks import described, lean_import, missing, open_framework
-from models.frameworks.exported import AGREEMENT, INT8
+from models.frameworks.exported import AGREEMENT
 from models.frameworks.introspection import first_difference
 
 STEPS, DROPPED_AFTER = 5, 3
@@ -416,7 +416,7 @@ def _inferred(
         if error.code is not ErrorCode.NOT_EXPORTED:
             raise
         return {REASON: np.array(str(error))}
-    if adapter.name.endswith(INT8):
+    if frameworks.described(adapter.name).in_int8:
         same = f"{metrics[AGREEMENT]:.0%} of its answers have the same largest output"
         return {REASON: np.array(f"{adapter.name} rounds to 8 bits: {same}")}
     return {"forward/outputs": adapter.infer(network, batch.inputs)}

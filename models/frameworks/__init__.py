@@ -67,6 +67,7 @@ class Variant:
     empty if it can. compiles: whether it traces or compiles its steps. by_xla: devices on which
     XLA compiles them. exported_from: of a runtime, which does not train, the framework that writes
     its files; empty for a framework. export_packages: imports of the process that writes them.
+    in_int8: of a runtime, whether weights, and values between layers, are rounded to 8 bits.
     """
 
     architecture: str
@@ -81,6 +82,7 @@ class Variant:
     by_xla: tuple[str, ...] = ()
     exported_from: str = ""
     export_packages: tuple[str, ...] = ()
+    in_int8: bool = False
 
 
 def available() -> tuple[str, ...]:

@@ -49,9 +49,6 @@ IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 # 2e-7 to 4e-6 in float32; one weight of the last convolution at half its value changes 1e-3.
 # In bfloat16, 8 bits of mantissa: 2⁻⁹ a rounding, a few dozen layers.
 LIMITS = {"float32": 1e-4, "bfloat16": 5e-2}
-# End of the names of runtimes whose weights, and values between layers, are rounded to 8 bits. They
-# compute another function, so their answers are counted: those of the same class as the network's.
-INT8 = "+int8"
 
 
 class Placed(tuple[Array, ...]):
@@ -142,6 +139,21 @@ class Export:
             (folder / f"{MODEL}{self.suffix}").replace(path)
 
 
+@dataclass(frozen=True)
+class ExportJob:
+    """What a framework's exporter writes.
+
+    network: of the framework, in evaluation mode. inputs: example, with 2 or more along each free
+    axis. free_axes: of each input, axes of any size. path: of the file.
+    """
+
+    network: Any
+    inputs: tuple[Array, ...]
+    free_axes: Sequence[Sequence[int]]
+    path: Path
+    in_int8: bool
+
+
 class Runtime(Framework):
     """Runtime of exported files, with a smaller contract: `_open`, `load` and `run`.
 
@@ -208,8 +220,7 @@ class Runtime(Framework):
         self, network: ExportedNetwork, batches: Sequence[tuple[Array, ...]], folder: Path
     ) -> dict[str, float]:
         variant = described(self.name)
-        in_int8 = self.name.endswith(INT8)
-        export = Export(variant.exported_from, self.suffix, network, batches, in_int8)
+        export = Export(variant.exported_from, self.suffix, network, batches, variant.in_int8)
         name = f"{network.model}-{export.digest(variant.export_packages)}{self.suffix}"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
@@ -244,6 +255,7 @@ class Runtime(Framework):
         proven = {"file": content, **self.versions()}
         if proof.is_file() and proven.items() <= (earlier := json.loads(proof.read_text())).items():
             return {"check/export_error": earlier["error"], AGREEMENT: earlier["agreement"]}
+        # in int8 it is another function: the answers of the same class are counted
         limit = np.inf if export.in_int8 else LIMITS[self.precision]
         session, errors, same = self.load(path), list[float](), list[Array]()
         of_model = f"{export.network.model} of {self.name}: {path.name}"
@@ -351,7 +363,7 @@ def main(name: str) -> int:
     write = load(request["framework"], "export").WRITERS[request["suffix"]]
     try:
         path = folder / f"{MODEL}{request['suffix']}"
-        write(network, largest, request["free_axes"], path, in_int8=request["in_int8"])
+        write(ExportJob(network, largest, request["free_axes"], path, request["in_int8"]))
     except Exception as error:  # each exporter has types of its own, some around the reason
         reason: BaseException = error
         while reason.__cause__:

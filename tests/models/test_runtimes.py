@@ -16,7 +16,7 @@ import pytest
 import models
 from models import frameworks, own
 from models.contract import Array, ErrorCode, Framework, ModelError
-from models.frameworks.exported import AGREEMENT, INT8, LIMITS, OUTPUTS
+from models.frameworks.exported import AGREEMENT, LIMITS, OUTPUTS
 from tests.models.children import run_python
 
 RUNTIMES = sorted(set(frameworks.available()) - set(frameworks.trained()))
@@ -25,7 +25,6 @@ ALL = [
     pytest.param(name, marks=[pytest.mark.slow] if name == "pytorch+aot" else [])
     for name in RUNTIMES
 ]
-WITH_NAMED_WEIGHTS = ("litert", "onnxruntime", "openvino")
 SPEC = models.spec("lenet").Spec()
 LAYERS = """
 from torch import nn
@@ -120,7 +119,7 @@ def file(name: str, folder: Path) -> Iterator[Path]:
 def test_file_computes_what_its_network_computes(name: str, folder: Path) -> None:
     runtime, network, metrics = deployed(name, folder)
     assert metrics["inference/load_seconds"] > 0
-    is_exact = not name.endswith(INT8)
+    is_exact = not frameworks.described(name).in_int8
     assert metrics["inference/file_bytes"] > (4 if is_exact else 1) * 61_706
     limit = LIMITS["float32"] if is_exact else 0.5
     assert limit / 1000 < metrics["check/export_error"] < limit / 10
@@ -177,7 +176,12 @@ print(*sorted({"torch", "onnx", "onnxscript", "tensorflow", "keras", "jax"} & sy
 
 
 @pytest.mark.parametrize(
-    ("name", "factor"), [*((name, 3) for name in WITH_NAMED_WEIGHTS), ("onnxruntime", np.nan)]
+    ("name", "factor"),
+    [
+        *((name, 3) for name in ("litert", "onnxruntime", "openvino")),
+        ("onnxruntime", np.nan),
+        pytest.param("pytorch+aot", 3, marks=pytest.mark.slow),
+    ],
 )
 @in_a_thread
 def test_changed_weight_is_refused_and_named(
@@ -191,7 +195,7 @@ def test_changed_weight_is_refused_and_named(
     content = file.read_bytes()
     assert content.count(row.tobytes()) == 1
     file.write_bytes(content.replace(row.tobytes(), changed.tobytes()))
-    place = re.escape(weight) if file.suffix == ".onnx" else r"\S+"
+    place = r"\S+" if file.suffix == ".tflite" else re.escape(weight)
     with pytest.raises(ModelError, match=rf"first in {place}$") as refused:
         deployed(name, folder)
     assert refused.value.code is ErrorCode.NOT_EQUAL

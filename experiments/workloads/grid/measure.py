@@ -38,7 +38,6 @@ from models.contract import Array, Batch, Framework, Weights
 from models.definition import ModelDefinition
 from models.flops import Network
 from models.frameworks import described
-from models.frameworks.exported import INT8
 from models.layers import images
 from tracking import clock
 from tracking.errors import ErrorCode, EvenhandError
@@ -167,7 +166,8 @@ def deploy(
     if is_trained(spec):
         return {}
     module, rng = models.spec(model), np.random.default_rng(spec.settings.seed)
-    times = 32 if spec.framework.endswith(INT8) else 2  # answers are counted, or alike
+    in_int8 = described(spec.framework).in_int8
+    times = 32 if in_int8 else 2  # answers are counted, or alike
     batches = module.inference_batches(network.spec, rng, side, times)
     return framework.deploy(network, batches, Path(spec.inputs[EXPORTED]))
 

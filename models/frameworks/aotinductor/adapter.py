@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.package  # here, or the first file would wait for these imports
+import torch.utils.cpp_extension
 
 from models.contract import Array
 from models.frameworks.exported import Runtime

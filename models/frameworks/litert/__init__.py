@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from models.frameworks import Variant
 
 _LITERT = Variant(
@@ -11,4 +13,4 @@ _LITERT = Variant(
     extra="litert",
     exported_from="tensorflow",
 )
-VARIANTS = {"litert": _LITERT, "litert+int8": _LITERT}
+VARIANTS = {"litert": _LITERT, "litert+int8": replace(_LITERT, in_int8=True)}

@@ -16,7 +16,7 @@ _OF_PYTORCH = Variant(
 )
 VARIANTS = {
     "onnxruntime": _OF_PYTORCH,
-    "onnxruntime+int8": _OF_PYTORCH,
+    "onnxruntime+int8": replace(_OF_PYTORCH, in_int8=True),
     "onnxruntime@tensorflow": replace(
         _OF_PYTORCH,
         architecture="keras",

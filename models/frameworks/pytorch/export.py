@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,72 +11,40 @@ import numpy as np
 from models.contract import Array
 
 if TYPE_CHECKING:
-    from models.frameworks.exported import Export
+    from models.frameworks.exported import Export, ExportJob
 
 IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 
 
-def write_onnx(
-    network: Any,
-    inputs: tuple[Array, ...],
-    free_axes: Sequence[Sequence[int]],
-    path: Path,
-    *,
-    in_int8: bool,
-) -> None:
-    """Write a network as ONNX, whose images are (n, channels, height, width).
-
-    Args:
-        network: PyTorch's, in evaluation mode.
-        inputs: Example, with 2 or more along each free axis.
-        free_axes: Of each input, axes of any size.
-        path: File.
-        in_int8: Whether products are computed in integers.
-    """
+def write_onnx(job: ExportJob) -> None:
+    """Write a network as ONNX, whose images are (n, channels, height, width)."""
     import torch
 
     from models.frameworks.exported import round_onnx
 
-    module, examples, shapes = _exportable(network, inputs, free_axes)
+    module, examples, shapes = _exportable(job)
     with torch.no_grad():
         program = torch.onnx.export(
             module, examples, dynamo=True, dynamic_shapes=shapes, verbose=False
         )
-    program.save(path)
-    if in_int8:
-        round_onnx(path)
+    program.save(job.path)
+    if job.in_int8:
+        round_onnx(job.path)
 
 
-def write_package(
-    network: Any,
-    inputs: tuple[Array, ...],
-    free_axes: Sequence[Sequence[int]],
-    path: Path,
-    *,
-    in_int8: bool,
-) -> None:
-    """Compile a network into a package of AOTInductor, for any number of threads.
-
-    Args:
-        network: PyTorch's, in evaluation mode.
-        inputs: Example, with 2 or more along each free axis.
-        free_axes: Of each input, axes of any size.
-        path: File.
-        in_int8: Whether products are computed in integers.
-    """
+def write_package(job: ExportJob) -> None:
+    """Compile a network into a package of AOTInductor, for any number of threads."""
     import torch
 
-    module, examples, shapes = _exportable(network, inputs, free_axes)
+    module, examples, shapes = _exportable(job)
     with torch.no_grad():
         program = torch.export.export(module, examples, dynamic_shapes=shapes)
     torch._inductor.aoti_compile_and_package(
-        program, package_path=str(path), inductor_configs={"cpp.dynamic_threads": True}
+        program, package_path=str(job.path), inductor_configs={"cpp.dynamic_threads": True}
     )
 
 
-def _exportable(
-    network: Any, inputs: tuple[Array, ...], free_axes: Sequence[Sequence[int]]
-) -> tuple[Any, tuple[Any, ...], Any]:
+def _exportable(job: ExportJob) -> tuple[Any, tuple[Any, ...], Any]:
     """Return a network that gets images as its convolutions do, with examples and free shapes."""
     import torch
     from torch import Tensor, nn
@@ -87,16 +54,16 @@ def _exportable(
 
         def __init__(self) -> None:
             super().__init__()
-            self.network = network
+            self.network = job.network
 
         def forward(self, *inputs: Tensor) -> Tensor:
-            return network(*(_channels_last(tensor) for tensor in inputs))
+            return self.network(*(_channels_last(tensor) for tensor in inputs))
 
-    examples = tuple(torch.from_numpy(_channels_first(array)) for array in inputs)
+    examples = tuple(torch.from_numpy(_channels_first(array)) for array in job.inputs)
     # an error, not a constant, where the network has only one size
     free = tuple(
         {_place(axis, array): torch.export.Dim.DYNAMIC for axis in axes}
-        for axes, array in zip(free_axes, inputs, strict=True)
+        for axes, array in zip(job.free_axes, job.inputs, strict=True)
     )
     return ChannelsFirst().eval(), examples, (free,)  # of the one variadic argument
 
@@ -105,18 +72,32 @@ WRITERS = {".onnx": write_onnx, ".pt2": write_package}
 
 
 def first_difference(export: Export, path: Path) -> str:
-    """Return the first weight of a file that another export has otherwise; empty if none.
-
-    A package of machine code names no weights.
-    """
+    """Return the first weight of a file that is not the network's; empty if none."""
     if path.suffix != ".onnx":
-        return ""
+        return _first_repaired(export, path)
     from models.frameworks.exported import first_difference_of_onnx
 
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder, path.name)
         export.write(other)
         return first_difference_of_onnx(path, other).removeprefix("network.")
+
+
+def _first_repaired(export: Export, path: Path) -> str:
+    """Return the first weight of a package that changes its outputs when it gets the network's."""
+    import torch
+
+    package = torch._inductor.aoti_load_package(str(path))
+    inputs = [torch.from_numpy(_channels_first(array)) for array in export.batches[0]]
+    outputs = package(*inputs)
+    for constant in package.get_constant_fqns():
+        name = constant.removeprefix("network.")
+        if (weight := export.network.weights.get(name)) is None:
+            continue
+        package.load_constants({constant: torch.from_numpy(weight)}, check_full_update=False)
+        if not torch.equal(package(*inputs), outputs):
+            return name
+    return ""
 
 
 def _channels_first(array: Array) -> Array:

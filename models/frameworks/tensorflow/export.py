@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,73 +12,41 @@ import numpy as np
 from models.contract import Array
 
 if TYPE_CHECKING:
-    from models.frameworks.exported import Export
+    from models.frameworks.exported import Export, ExportJob
 
 
-def write_tflite(
-    network: Any,
-    inputs: tuple[Array, ...],
-    free_axes: Sequence[Sequence[int]],
-    path: Path,
-    *,
-    in_int8: bool,
-) -> None:
-    """Write a network for LiteRT.
-
-    Args:
-        network: Keras' on TensorFlow.
-        inputs: Example.
-        free_axes: Of each input, axes of any size.
-        path: File.
-        in_int8: Whether products are computed in integers.
-    """
+def write_tflite(job: ExportJob) -> None:
+    """Write a network for LiteRT."""
     import keras
     import tensorflow as tf
 
-    infer, signature = _exportable(network, inputs, free_axes)
+    infer, signature = _exportable(job)
     with tempfile.TemporaryDirectory() as folder:
         archive = keras.export.ExportArchive()
-        archive.track(network)  # or the file has no weights
+        archive.track(job.network)  # or the file has no weights
         archive.add_endpoint("serve", infer, input_signature=signature)
         archive.write_out(folder, verbose=False)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
-        if in_int8:
+        if job.in_int8:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        path.write_bytes(converter.convert())
+        job.path.write_bytes(converter.convert())
 
 
-def write_onnx(
-    network: Any,
-    inputs: tuple[Array, ...],
-    free_axes: Sequence[Sequence[int]],
-    path: Path,
-    *,
-    in_int8: bool,
-) -> None:
-    """Write a network as ONNX, whose images are (n, height, width, channels).
-
-    Args:
-        network: Keras' on TensorFlow.
-        inputs: Example.
-        free_axes: Of each input, axes of any size.
-        path: File.
-        in_int8: Whether products are computed in integers.
-    """
+def write_onnx(job: ExportJob) -> None:
+    """Write a network as ONNX, whose images are (n, height, width, channels)."""
     import tensorflow as tf
     import tf2onnx
 
     from models.frameworks.exported import round_onnx
 
-    infer, signature = _exportable(network, inputs, free_axes)
+    infer, signature = _exportable(job)
     compiled = tf.function(infer, input_signature=signature, autograph=False)
-    tf2onnx.convert.from_function(compiled, signature, output_path=str(path))
-    if in_int8:
-        round_onnx(path)
+    tf2onnx.convert.from_function(compiled, signature, output_path=str(job.path))
+    if job.in_int8:
+        round_onnx(job.path)
 
 
-def _exportable(
-    network: Any, inputs: tuple[Array, ...], free_axes: Sequence[Sequence[int]]
-) -> tuple[Callable[..., Any], list[Any]]:
+def _exportable(job: ExportJob) -> tuple[Callable[..., Any], list[Any]]:
     """Return a function of the inputs, and their shapes and types."""
     import tensorflow as tf
 
@@ -88,11 +56,11 @@ def _exportable(
             array.dtype,
             name=f"input_{number}",  # the order of a TensorFlow Lite file is another
         )
-        for number, (axes, array) in enumerate(zip(free_axes, inputs, strict=True))
+        for number, (axes, array) in enumerate(zip(job.free_axes, job.inputs, strict=True))
     ]
 
     def infer(*arrays: Any) -> Any:
-        return network(arrays if len(arrays) > 1 else arrays[0], training=False)
+        return job.network(arrays if len(arrays) > 1 else arrays[0], training=False)
 
     return infer, signature
 
