@@ -32,7 +32,7 @@ from models.sequences import is_inside, log_normal
 # The distributions that decide what a library's name means.
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 CONVERTER = "keras-hub"
-FORMAT = 7  # of what is cached: a change of it makes definitions anew
+FORMAT = 8  # of what is cached: a change of it makes definitions anew
 DEFINITION, CONFIG, WEIGHTS = "definition.json", "config.json", "model.safetensors"
 IMAGE, TEXT, CAUSAL = "image", "text", "causal"
 FULL, SMALL = "paper", "tiny"  # names of sizes, as of every network of sequences

@@ -19,7 +19,7 @@ import numpy as np
 from models.contract import Array, ModelError
 from models.frameworks.pytorch.introspection import state
 from models.named import CAUSAL, CONFIG, WEIGHTS, Sizes, cuts_file, families, read
-from models.named.cuts import find
+from models.named.cuts import Loaded, find
 from models.named.keras import backbone
 from models.named.pytorch import build
 from models.own import reason
@@ -46,11 +46,13 @@ def write_cuts(definition: Mapping[str, Any], folder: Path, size: str) -> None:
         if not (head and name.startswith(f"{head}."))
     }
 
-    def load(values: Mapping[str, Array]) -> list[tuple[str, Array]]:
+    def load(values: Mapping[str, Array]) -> list[Loaded]:
         with tempfile.TemporaryDirectory() as temporary:
             _write(definition, folder / size, network, values, Path(temporary))
             loaded = backbone(definition, Path(temporary), load_weights=True)
-        return [(variable.path, np.array(variable.numpy())) for variable in loaded.weights]
+        return [
+            Loaded(each.path, np.array(each.numpy()), each.trainable) for each in loaded.weights
+        ]
 
     cuts_file(folder, size).write_text(json.dumps(find(arrays, load)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,14 +17,24 @@ Place = tuple[int, Sequence[tuple[int, int]]]
 MOST_ARRAYS_OF_A_VARIABLE = 4
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """Variable of KerasHub's network after a converter loaded arrays."""
+
+    path: str
+    values: Array
+    is_trained: bool
+
+
 def find(
-    arrays: Mapping[str, Array], load: Callable[[Mapping[str, Array]], list[tuple[str, Array]]]
+    arrays: Mapping[str, Array], load: Callable[[Mapping[str, Array]], list[Loaded]]
 ) -> dict[str, tuple[Cut, list[Place]]]:
     """Return the cut of each array, and the places of its parts.
 
     Args:
         arrays: Random ones by PyTorch's names.
-        load: Returns the path and the value of each variable after the converter loaded arrays.
+        load: Returns the variables after the converter loaded arrays. One that is not trained may
+            copy an array of another: what a network does with it, the gate sees.
 
     Raises:
         ModelError: A variable holds anything else than arrays, parts of them or a constant, or an
@@ -33,7 +44,9 @@ def find(
     numbers = {name: np.full_like(array, at) for at, (name, array) in enumerate(arrays.items())}
     numbered, loaded = load(numbers), load(arrays)
     parts: dict[str, list[tuple[int, Cut, Place]]] = {}
-    for number, ((path, of), (_, values)) in enumerate(zip(numbered, loaded, strict=True)):
+    copies: dict[str, list[tuple[int, Cut, Place]]] = {}
+    for number, (with_numbers, variable) in enumerate(zip(numbered, loaded, strict=True)):
+        of, values, path = with_numbers.values, variable.values, variable.path
         if np.array_equal(of, values):  # a constant of the network
             continue
         indices = np.unique(of)
@@ -48,7 +61,9 @@ def find(
                 text = f"KerasHub's converter changes the values of {name}, or some of them"
                 raise _refused(text)
             cut, at = part
-            parts.setdefault(name, []).append((at, cut, (number, ends)))
+            found = parts if variable.is_trained else copies
+            found.setdefault(name, []).append((at, cut, (number, ends)))
+    parts = copies | parts
     if left := [name for name in names if name not in parts]:
         raise _refused(f"KerasHub's converter does not read {left[0]}")
     found_cuts = dict[str, tuple[Cut, list[Place]]]()

@@ -57,6 +57,9 @@ def describe(source: str, folder: Path) -> dict[str, Any]:
 
         network = timm.create_model(name)
         definition["head"] = network.default_cfg["classifier"]
+        if families.of(name.partition("_")[0]).forgets_momentum:
+            momenta = {m.momentum for m in network.modules() if isinstance(m, nn.BatchNorm2d)}
+            definition["corrections"] = {families.MOMENTUM: (1 - momenta.pop(), "that of timm")}
         configuration = {
             "architecture": name,
             "num_classes": 0,
@@ -149,6 +152,9 @@ def _configure(definition: dict[str, Any], folder: Path) -> None:
     }
     if family.exact_gelu and config.hidden_act == "gelu":
         definition["corrections"][families.GELU] = "gelu", "exact, not approximated"
+    if family.equal_paths:
+        text = "Keras on PyTorch adds up the gradients of variables with the same path"
+        definition["corrections"][families.PATHS] = "distinct", text
     side = definition["probe_side"][FULL]
     channels = getattr(config, "num_channels", 3)
     definition |= {"channels": channels, "least_side": side, "only_side": side}

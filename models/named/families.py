@@ -49,8 +49,9 @@ SMALL_VALUES: dict[str, Any] = {
 }
 # Lists with an entry for each layer, and names of tokens, which a small vocabulary lacks.
 LAYER_LISTS, TOKEN_SUFFIX = ("layer_types", "no_rope_layers", "mlp_layer_types"), "_token_id"
-# Name of a correction that is no argument.
-GELU = "activation"
+# Names of corrections that are no arguments.
+GELU, PATHS, MOMENTUM = "activation", "paths of variables", "momentum of running statistics"
+NO_ARGUMENTS = {GELU, PATHS, MOMENTUM}
 # Values that a configuration derives from its sizes.
 DERIVED = ("out_features", "out_indices", "stage_names")
 DERIVED_BY_WIDTH = (*DERIVED, "hidden_size")
@@ -58,13 +59,15 @@ DERIVED_BY_WIDTH = (*DERIVED, "hidden_size")
 
 @dataclass(frozen=True)
 class Family:
-    """Family of networks, by `model_type` of its configurations.
+    """Family of networks, by `model_type` of its configurations, or the begin of a name in timm.
 
     feature: what a classifier is put on: of the `first` token, the `mean` of all, or `pooled` by
     the network itself. saved_as: class of transformers in whose checkpoints KerasHub's converter
     finds the names. configuration: values that leave out what nothing reads. options: arguments of
     KerasHub's network that its converter ignores, by the key of the configuration. exact_gelu:
-    whether KerasHub has the approximation where the configuration says `gelu`.
+    whether KerasHub has the approximation where the configuration says `gelu`. equal_paths:
+    whether variables of several layers have one path. forgets_momentum: whether KerasHub leaves its
+    own to the running statistics.
     """
 
     feature: str = "first"
@@ -72,6 +75,8 @@ class Family:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     exact_gelu: bool = False
+    equal_paths: bool = False
+    forgets_momentum: bool = False
 
 
 FAMILIES = {
@@ -79,10 +84,11 @@ FAMILIES = {
     "bert": Family("pooled", options={"dropout": "hidden_dropout_prob"}, exact_gelu=True),
     "dinov2": Family(configuration={"use_mask_token": False}),
     "distilbert": Family(saved_as="AutoModelForMaskedLM"),
+    "efficientnet": Family(forgets_momentum=True),
     "llama": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),
     "qwen2": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),
     "roberta": Family(saved_as="AutoModelForMaskedLM"),
-    "smollm3": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),
+    "smollm3": Family(options={"layer_norm_epsilon": "rms_norm_eps"}, equal_paths=True),
     "swin": Family("mean"),
     "vit": Family(
         saved_as="AutoModelForImageClassification",

@@ -48,16 +48,22 @@ def backbone(definition: Mapping[str, Any], folder: Path, *, load_weights: bool 
         from keras_hub.src.utils.keras_utils import gelu_approximate
     if keras.config.floatx() == "float64":
         widen()
-    options = {name: value for name, (value, _) in definition["corrections"].items()}
-    options = {name: value for name, value in options.items() if name != families.GELU}
+    corrections = {name: value for name, (value, _) in definition["corrections"].items()}
+    options = {name: corrections[name] for name in corrections.keys() - families.NO_ARGUMENTS}
     policy = keras.config.dtype_policy()
     network = keras_hub.models.Backbone.from_preset(
         str(folder), load_weights=load_weights, dtype=policy, **options
     )
-    if families.GELU in definition["corrections"]:
-        for layer in network._flatten_layers():
-            if getattr(layer, "activation", None) is gelu_approximate:
-                layer.activation = keras.activations.gelu
+    for layer in network._flatten_layers():
+        if families.GELU in corrections and getattr(layer, "activation", 0) is gelu_approximate:
+            layer.activation = keras.activations.gelu
+        if families.MOMENTUM in corrections and isinstance(layer, layers.BatchNormalization):
+            layer.momentum = corrections[families.MOMENTUM]
+    if families.PATHS in corrections and keras.config.backend() == "torch":
+        for number, variable in enumerate(network.variables):
+            variable._path = f"{variable.path}_{number}"
+        for layer in (network, *network._flatten_layers()):
+            layer._track_variables()
     return network
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,22 @@ BERT = {
     "vocab_size": 90,
     "max_position_embeddings": 40,
 }
-Loaded = list[tuple[str, Array]]
+EQUAL = (
+    "hf:albert",
+    "hf:bert",
+    "hf:dinov2",
+    "hf:distilbert",
+    "hf:gpt2",
+    "hf:llama",
+    "hf:qwen2",
+    "hf:smollm3",
+    "hf:swin",
+    "hf:vit",
+    "timm:efficientnet_b0",
+    "timm:resnet18",
+    "timm:resnet50",
+)
+Loaded = list[cuts.Loaded]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +75,7 @@ def _arrays() -> dict[str, Array]:
 def _convert(arrays: Mapping[str, Array]) -> Loaded:
     """Return what a converter makes of them: turned, reshaped, side by side, in two parts."""
     top, bottom = np.split(arrays["joined"], 2)
-    return [
+    variables = [
         ("dense/kernel", arrays["linear"].T),
         ("attention/kernel", np.concatenate([arrays["query"].T, arrays["key"].T], axis=1)),
         ("top", top.T.reshape(3, 2, 3)),
@@ -66,6 +83,7 @@ def _convert(arrays: Mapping[str, Array]) -> Loaded:
         ("bottom", bottom.T.reshape(3, 2, 3)),
         ("bias", arrays["bias"]),
     ]
+    return [cuts.Loaded(*variable, is_trained=True) for variable in variables]
 
 
 def test_places_of_arrays_are_known_afterwards() -> None:
@@ -78,22 +96,35 @@ def test_places_of_arrays_are_known_afterwards() -> None:
     assert [number for number, _ in places["joined"][1]] == [2, 4]
 
 
+def _changed(variables: Loaded, path: str, change: Callable[[Array], Array]) -> Loaded:
+    return [
+        replace(each, values=change(each.values)) if each.path == path else each
+        for each in variables
+    ]
+
+
 def _doubled(arrays: Mapping[str, Array]) -> Loaded:
-    return [(path, 2 * values if path == "bias" else values) for path, values in _convert(arrays)]
+    return _changed(_convert(arrays), "bias", lambda values: 2 * values)
 
 
 def _one_value_wrong(arrays: Mapping[str, Array]) -> Loaded:
-    (path, values), *others = _convert(arrays)
-    is_constant = values.min() == values.max()
-    return [(path, values if is_constant else np.where(values == values.max(), 0, values)), *others]
+    def change(values: Array) -> Array:
+        is_constant = values.min() == values.max()
+        return values if is_constant else np.where(values == values.max(), 0, values)
+
+    return _changed(_convert(arrays), "dense/kernel", change)
 
 
 def _without_bias(arrays: Mapping[str, Array]) -> Loaded:
-    return [(path, values) for path, values in _convert(arrays) if path != "bias"]
+    return _convert(arrays)[:-1]
 
 
-def _twice(arrays: Mapping[str, Array]) -> Loaded:
-    return [*_convert(arrays), ("copy", arrays["bias"])]
+def _twice(arrays: Mapping[str, Array], *, is_trained: bool = True) -> Loaded:
+    return [*_convert(arrays), cuts.Loaded("copy", arrays["bias"], is_trained)]
+
+
+def test_copy_that_is_not_trained_is_left_to_the_gate() -> None:
+    assert cuts.find(_arrays(), partial(_twice, is_trained=False)) == cuts.find(_arrays(), _convert)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +161,16 @@ def test_counterpart_is_equal_and_a_fault_in_it_is_not(source: str, cache: Path)
     gradient = next(row for row in rows if row.quantity == "gradient")
     assert not gradient.equal
     assert gradient.tensor in {f"body.{query}", f"body.{key}"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", EQUAL)
+def test_network_of_a_family_is_equal(source: str, cache: Path) -> None:
+    """The table of docs/named-models.md, without JAX."""
+    request = parity.ParityRequest(named.add(source, cache))
+    rows = parity.gate([request], ["pytorch", "keras-torch", "tensorflow"])
+    assert {row.quantity for row in rows} >= {"forward", "gradient", "step"}
+    assert [row for row in rows if not row.equal] == []
 
 
 def test_value_that_the_converter_ignores_is_refused(tmp_path: Path, cache: Path) -> None:
