@@ -161,7 +161,8 @@ class Finding:
         sample_size_text: end of the reason.
         mean: distribution of the trimmed mean; None if it did not vary.
         order: which side ran first, and the time in between.
-        a_value: trimmed mean of a over the paired blocks, geometric if its kind is a ratio.
+        a_value: trimmed mean of a over the paired blocks, over all if b has no value; geometric if
+            its kind is a ratio.
         b_value: the same of b.
         plan: how many more blocks should settle what is open; None if that cannot be predicted.
         block_seconds: median time of both runs of a block.

@@ -456,7 +456,8 @@ def _measure(
     sides = tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
     if unmeasured := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
         reason = _without_numbers(unmeasured, metric)
-        return _without_estimate(finding, NoEstimate.NOT_MEASURED, reason), []
+        values = {"a_value": _typical(a, row.kind), "b_value": _typical(b, row.kind)}
+        return _without_estimate(finding, NoEstimate.NOT_MEASURED, reason, **values), []
     excluded = []
     for _, runs, side in sides:
         for at in np.flatnonzero(~np.isfinite(side)):
@@ -483,6 +484,16 @@ def _measure(
     return _estimate(replace(finding, pairs=pairs, looks=paired.looks), mean, a, b), excluded
 
 
+def _typical(values: Floats, kind: str) -> float | None:
+    """Return the trimmed mean of the finite values, geometric for ratios; None if there is none."""
+    finite = values[np.isfinite(values)]
+    if not len(finite) or (kind == "ratio" and finite.min() <= 0):
+        return None
+    if kind == "ratio":
+        return math.exp(estimates.trim(np.log(finite)).centre)
+    return float(estimates.trim(finite).centre)
+
+
 def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
     texts = {level: _text(frame[metric]) for level, frame in sides.items()}
     missing = [level for level, text in texts.items() if not text]
@@ -502,9 +513,7 @@ def _text(values: Iterable[object]) -> str:
 def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Floats) -> Finding:
     row, schedule, ratio = finding.row, finding.looks, finding.row.kind == "ratio"
     sides = (np.log(a), np.log(b)) if ratio else (a, b)
-    values = (float(estimates.trim(side).centre) for side in sides)
-    a_value, b_value = map(math.exp, values) if ratio else values
-    finding = replace(finding, a_value=a_value, b_value=b_value)
+    finding = replace(finding, a_value=_typical(a, row.kind), b_value=_typical(b, row.kind))
     count = len(a)
     reason = ""
     if count < MINIMUM_BLOCKS:

@@ -201,6 +201,8 @@ def test_missing_estimates_have_a_code():
     assert "'fast'" in row(comparison, LATENCY).reason
     assert codes["other/x_seconds"] == NoEstimate.NO_RATIO
     assert codes["only/x_seconds"] == NoEstimate.NOT_MEASURED
+    finding = next(each for each in comparison.findings if each.row.metric == "only/x_seconds")
+    assert (finding.a_value, finding.b_value) == (None, 1)
     assert codes[STEP] == ""
 
 
