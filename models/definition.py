@@ -90,13 +90,14 @@ class ModelDefinition:
         Args:
             spec: Sizes of the network.
             rng: Draws the inputs.
-            side: Height and width of images, in pixels; 0 for those of the parity gate.
+            side: Height and width of images, in pixels, or tokens of the longest sequence; 0 for
+                those of the parity gate.
             times: Batches of each size.
         """
         if self.takes_images:
             side = side or spec.only_side or spec.probe_side
             return [images.batch(spec, side, rng, rows).inputs for rows in (1, 3) * times]
-        lengths = [np.full(rows, length) for rows, length in ((1, 8), (3, 16))]
+        lengths = [np.full(rows, length) for rows, length in ((1, 8), (3, side or 16))]
         return [self.batch(spec, each, rng).inputs for each in lengths * times]
 
     @property

@@ -192,7 +192,10 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
     for name in settings.frameworks:
         frameworks.check(name)
         if frameworks.described(name).exported_from and not takes_runtimes:
-            text = f"frameworks={name}: a runtime does not train; grid compares its inference"
+            text = (
+                f"frameworks={name}: a runtime does not train; grid and transformers compare its "
+                "inference"
+            )
             raise UsageError(ErrorCode.UNSUPPORTED, text)
         for pythons in virtual_environments.interpreters_by_version(settings).values():
             is_unmade = settings.levels and not Path(interpreters.separate(name, pythons)).exists()

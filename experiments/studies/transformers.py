@@ -92,6 +92,7 @@ STUDY = Study(
     strata=lambda _: ("model", "length", "batch_size"),
     side=side,
     grows_with="batch_size",
+    takes_runtimes=True,
     demo_on_gpu={"seconds": 2.0},
     presets={
         "demo": {"size": "tiny", "batch_sizes": (8,), "lengths": (32,), "blocks": 6},

@@ -303,11 +303,10 @@ def checkpoint(model: str) -> str:
     return f"{definition['name']}/{WEIGHTS}" if "family" in definition else ""
 
 
-def refusal(model: str, size: str, length: int) -> str:
-    """Return why a network of sequences cannot take so many tokens, or an empty text."""
+def positions(model: str, size: str) -> int:
+    """Return the most tokens that a network by name takes; 0 if its configuration has no limit."""
     definition = _definition(model)
-    longest = definition["positions"][size] if definition else None
-    return f"{model} takes at most {longest} tokens" if longest and length > longest else ""
+    return definition["positions"][size] or 0 if definition else 0
 
 
 def has_head(model: str) -> bool:

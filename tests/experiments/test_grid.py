@@ -131,6 +131,24 @@ def test_runtimes_infer_beside_frameworks_where_their_files_are_exported(
     assert reason == "a runtime does not train"
 
 
+def test_one_exported_file_takes_all_lengths_of_a_network(place: Place) -> None:
+    options = {"models": "bert", "size": "tiny", "lengths": "7,20,21", "batch_sizes": "2"}
+    options |= {"seconds": "0.2", "phases": "inference"}
+    run(place, "transformers", frameworks="pytorch,onnxruntime", blocks="1", **options)
+    outcomes = {
+        (cell.data.tags["framework"], cell.data.params["length"]): cell.data.tags["outcome"]
+        for cell in cells(place)
+    }
+    assert outcomes == {
+        (name, length): "not_available" if length == "21" else "ok"
+        for name in ("pytorch", "onnxruntime")
+        for length in ("7", "20", "21")
+    }
+    exported = [cell for cell in cells(place) if "inference/file_bytes" in cell.data.metrics]
+    assert {cell.data.metrics["check/export_error"] < 1e-5 for cell in exported} == {True}
+    assert len({cell.data.metrics["inference/file_bytes"] for cell in exported}) == 1
+
+
 @pytest.mark.parametrize(
     ("study", "options"),
     [("grid", ("--phases=train",)), ("lenet", ()), ("training_speed", ("--preset=smoke",))],

@@ -89,7 +89,7 @@ def verdicts(comparison: Comparison) -> Section:
         finding
         for finding in comparison.findings
         if finding.row.metric not in comparison.unmeasurable
-        and (finding.a_value is not None or not smoke)
+        and (not smoke or (finding.a_value, finding.b_value) != (None, None))
     ]
     bases = {finding.row.a for finding in findings} or {comparison.baseline}
     several = len({(finding.row.a, finding.row.b) for finding in findings}) > 1

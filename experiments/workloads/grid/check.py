@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import models
 from experiments.contract import NOT_EXPORTED, CellSpec, Output
+from experiments.studies import transformers
 from experiments.studies.grid import Settings, network_label
-from experiments.workloads.grid.measure import arrays, deploy, is_trained
+from experiments.workloads.grid.measure import arrays, deploy, is_trained, sizes_of
+from experiments.workloads.grid.prepare import longest
 from experiments.workloads.networks import refusal
+from models import named
 from models.contract import Framework
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import Tags
 
 
-def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
-    """Export every network, of every size of the images; a refusal is a result of the check."""
-    settings = spec.settings
+def run(
+    spec: CellSpec[Settings] | CellSpec[transformers.Settings], framework: Framework, output: Output
+) -> None:
+    """Export every network; a refusal is a result of the check.
+
+    Of images every size is exported, of sequences one file for all lengths.
+    """
     if is_trained(spec):
         return
-    for model, side in product(settings.models, settings.image_sizes):
-        sizes = models.spec(model).Spec(classes=settings.classes)
-        if refusal(model, sizes, side):
+    settings = spec.settings
+    if isinstance(settings, transformers.Settings):
+        labels = [(model, longest(settings, model), f"{model} · ") for model in settings.models]
+    else:
+        labels = [
+            (model, side, network_label(model, side))
+            for model in settings.models
+            for side in settings.image_sizes
+        ]
+    for model, side, label in labels:
+        key = f"{NOT_EXPORTED}{spec.framework} · {label}"
+        sizes = sizes_of(settings, models.spec(model))
+        if named.is_causal(model):
+            output.record(Tags(spec.run, {key: f"{spec.framework} does not generate tokens"}))
+            continue
+        if not side or (isinstance(settings, Settings) and refusal(model, sizes, side)):
             continue
         output.progress(f"export {model}", 0, None)
         network = framework.build(model, sizes)
@@ -31,5 +49,4 @@ def run(spec: CellSpec[Settings], framework: Framework, output: Output) -> None:
         except EvenhandError as error:
             if error.code is not ErrorCode.NOT_EXPORTED:
                 raise
-            key = f"{NOT_EXPORTED}{spec.framework} · {network_label(model, side)}"
             output.record(Tags(spec.run, {key: str(error)}))

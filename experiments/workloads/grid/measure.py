@@ -32,7 +32,7 @@ from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
 from experiments.studies import transformers
 from experiments.studies.grid import PointSettings, Settings
-from experiments.workloads.grid.prepare import pictures_of
+from experiments.workloads.grid.prepare import longest, pictures_of
 from models import named, weights
 from models.contract import Array, Batch, Framework, Weights
 from models.definition import ModelDefinition
@@ -93,7 +93,10 @@ def run(spec: CellSpec[PointSettings], framework: Framework, output: Output) -> 
     expected = module.parameters(sizes)
     output.metrics(check_parameters(settings.model, expected, framework, network))
     framework.load_weights(network, arrays(settings, settings.model, sizes))
-    side = settings.image_size if isinstance(settings, Settings) else 0
+    assert isinstance(settings, Settings | transformers.Settings)
+    side = (
+        settings.image_size if isinstance(settings, Settings) else longest(settings, settings.model)
+    )
     deployed = deploy(spec, framework, network, settings.model, side)
     output.metrics(deployed)
     work = Network.computed(settings.model, sizes, [batch], _answer_length(settings))
@@ -134,14 +137,19 @@ def inputs(
     settings: PointSettings, module: ModelDefinition, rng: np.random.Generator
 ) -> tuple[Any, Batch]:
     """Return the sizes of the network, and the batch of a point of the grid."""
-    rows = settings.batch_size
+    rows, sizes = settings.batch_size, sizes_of(settings, module)
     if isinstance(settings, transformers.Settings):
-        sizes = module.sized(settings.size, attention=settings.attention, trained=settings.trained)
-        sizes = replace(sizes, classes=settings.classes)
         return sizes, module.batch(sizes, np.full(rows, settings.length), rng)
     assert isinstance(settings, Settings)
-    sizes = module.Spec(classes=settings.classes)
     return sizes, images.batch(sizes, settings.image_size, rng, rows)
+
+
+def sizes_of(settings: PointSettings, module: ModelDefinition) -> Any:
+    """Return the sizes of a network of the grid."""
+    if not isinstance(settings, transformers.Settings):
+        return module.Spec(classes=settings.classes)
+    sizes = module.sized(settings.size, attention=settings.attention, trained=settings.trained)
+    return replace(sizes, classes=settings.classes)
 
 
 def is_trained(spec: AnyCell) -> bool:
@@ -158,7 +166,7 @@ def deploy(
         framework: Framework of the network.
         network: With its weights.
         model: Its name.
-        side: Of the images, pixels.
+        side: Of the images, pixels, or tokens of the longest sequence.
 
     Returns:
         Metrics of a runtime.

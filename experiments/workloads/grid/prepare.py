@@ -31,9 +31,7 @@ def prepare(settings: PointSettings, progress: Progress) -> Prepared:
     sizes = ", ".join(f"{side} × {side}" for side in sorted(set(settings.image_sizes)))
     text = f"standard normal, {sizes}, drawn from the seed"
     text += f"; accuracy on {settings.data}" if settings.data else ""
-    of_runtimes = {EXPORTED: str(Path(settings.cache, EXPORTED).resolve())}
-    inputs = of_runtimes if runtimes(settings) else {}
-    inputs |= _pictures(settings, progress)
+    inputs = _folder_of_runtimes(settings) | _pictures(settings, progress)
     counts = {f"batch of {size}": size for size in settings.batch_sizes}
     dataset = DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {})
     return Prepared(dataset, inputs, warnings=named.notes(settings.models))
@@ -69,17 +67,17 @@ def pictures_of(side: int, channels: int) -> str:
     return f"pictures, {side} px, {channels} channels"
 
 
-def runtimes(settings: Settings) -> tuple[str, ...]:
-    """Return the compared runtimes.
+def _folder_of_runtimes(settings: PointSettings) -> dict[str, str]:
+    """Return the input of cells of runtimes, the folder of their files; empty without a runtime.
 
     Raises:
         UsageError: If nothing but a training is timed.
     """
-    names = tuple(name for name in settings.frameworks if frameworks.described(name).exported_from)
+    names = [name for name in settings.frameworks if frameworks.described(name).exported_from]
     if names and "inference" not in settings.phases:
         text = f"phases=train: {names[0]} is a runtime and does not train; add inference"
         raise UsageError(ErrorCode.UNSUPPORTED, text)
-    return names
+    return {EXPORTED: str(Path(settings.cache, EXPORTED).resolve())} if names else {}
 
 
 def _prepare_sequences(settings: transformers.Settings) -> Prepared:
@@ -105,7 +103,20 @@ def _prepare_sequences(settings: transformers.Settings) -> Prepared:
     text = f"random tokens, {', '.join(map(str, settings.lengths))} an example, from the seed"
     counts = {f"batch of {size}": size for size in settings.batch_sizes}
     dataset = DatasetInfo("random-tokens", f"{settings.seed:08x}", text, counts, {})
-    return Prepared(dataset, {}, warnings=named.notes(settings.models))
+    inputs = _folder_of_runtimes(settings)
+    return Prepared(dataset, inputs, warnings=named.notes(settings.models))
+
+
+def longest(settings: transformers.Settings, model: str) -> int:
+    """Return the most tokens among the lengths that a classifier takes; 0 if it takes none."""
+    lengths = (each for each in settings.lengths if not _refusal(model, settings.size, each))
+    return max(lengths, default=0)
+
+
+def _refusal(model: str, size: str, length: int) -> str:
+    sizes = models.spec(model).SIZES[size]
+    most = getattr(sizes, "positions", 0) or named.positions(model, size)
+    return f"{model} takes at most {most} tokens" if most and length > most else ""
 
 
 def not_available(point: Any) -> str:
@@ -113,7 +124,7 @@ def not_available(point: Any) -> str:
     if isinstance(point, transformers.Settings):
         is_answering = named.is_causal(point.model) and "inference" in point.phases
         length = point.length + is_answering * point.new_tokens
-        return named.refusal(point.model, point.size, length)
+        return _refusal(point.model, point.size, length)
     spec = models.spec(point.model).Spec(classes=point.classes)
     rows = point.batch_size if "train" in point.phases else None
     return networks.refusal(point.model, spec, point.image_size, rows)
