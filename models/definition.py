@@ -83,21 +83,23 @@ class ModelDefinition:
         return replace(spec, **{name: options[name] for name in options.keys() & vars(spec)})
 
     def inference_batches(
-        self, spec: Any, rng: np.random.Generator, side: int = 0, times: int = 2
+        self, spec: Any, rng: np.random.Generator, extent: int = 0, times: int = 2
     ) -> list[tuple[Array, ...]]:
         """Return inputs of batches: two sizes, of sequences also two lengths, in turns.
 
         Args:
             spec: Sizes of the network.
             rng: Draws the inputs.
-            side: Height and width of images, in pixels, or tokens of the longest sequence; 0 for
+            extent: Height and width of images, in pixels, or length of the longest sequence; 0 for
                 those of the parity gate.
             times: Batches of each size.
         """
         if self.takes_images:
-            side = side or spec.only_side or spec.probe_side
+            side = extent or spec.only_side or spec.probe_side
             return [images.batch(spec, side, rng, rows).inputs for rows in (1, 3) * times]
-        lengths = [np.full(rows, length) for rows, length in ((1, 8), (3, side or 16))]
+        longest = extent or 16
+        sizes = ((1, max(1, longest // 2)), (3, longest))
+        lengths = [np.full(rows, length) for rows, length in sizes]
         return [self.batch(spec, each, rng).inputs for each in lengths * times]
 
     @property

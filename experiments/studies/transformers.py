@@ -95,7 +95,7 @@ STUDY = Study(
     takes_runtimes=True,
     demo_on_gpu={"seconds": 2.0},
     presets={
-        "demo": {"size": "tiny", "batch_sizes": (8,), "lengths": (32,), "blocks": 6},
+        "demo": {"size": "tiny", "batch_sizes": (8,), "lengths": (16,), "blocks": 6},
         "paper": {"batch_sizes": (1, 8, 32), "lengths": (32, 128, 512), "blocks": 6},
     },
     outcomes=(

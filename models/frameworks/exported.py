@@ -73,7 +73,7 @@ class Export:
     """Export of a network by a framework, in a process that is not measured.
 
     suffix: of the file, which names its format. batches: as `Framework.deploy` takes them. in_int8:
-    whether products are computed in integers.
+    as of a `Variant`.
     """
 
     framework: str
@@ -144,7 +144,7 @@ class ExportJob:
     """What a framework's exporter writes.
 
     network: of the framework, in evaluation mode. inputs: example, with 2 or more along each free
-    axis. free_axes: of each input, axes of any size. path: of the file.
+    axis. free_axes: of each input, axes of any size. path: of the file. in_int8: as of a `Variant`.
     """
 
     network: Any
@@ -359,7 +359,7 @@ def main(name: str) -> int:
         with np.load(path, allow_pickle=False) as arrays:
             batches.append(tuple(arrays.values()))
     np.savez(folder / f"{MODEL}{OUTPUTS}", *(framework.infer(network, each) for each in batches))
-    largest = max(batches, key=lambda inputs: sum(array.size for array in inputs))
+    largest = max(batches, key=lambda inputs: len(inputs[0]))  # its sequences are the longest, too
     write = load(request["framework"], "export").WRITERS[request["suffix"]]
     try:
         path = folder / f"{MODEL}{request['suffix']}"

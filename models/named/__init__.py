@@ -32,7 +32,7 @@ from models.sequences import is_inside, log_normal
 # The distributions that decide what a library's name means.
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 CONVERTER = "keras-hub"
-FORMAT = 8  # of what is cached: a change of it makes definitions anew
+FORMAT = 9  # of what is cached: a change of it makes definitions anew
 DEFINITION, CONFIG, WEIGHTS = "definition.json", "config.json", "model.safetensors"
 IMAGE, TEXT, CAUSAL = "image", "text", "causal"
 FULL, SMALL = "paper", "tiny"  # names of sizes, as of every network of sequences
@@ -304,7 +304,7 @@ def checkpoint(model: str) -> str:
 
 
 def positions(model: str, size: str) -> int:
-    """Return the most tokens that a network by name takes; 0 if its configuration has no limit."""
+    """Return the most tokens that a network by name takes; 0 for no limit, or another network."""
     definition = _definition(model)
     return definition["positions"][size] or 0 if definition else 0
 

@@ -33,8 +33,9 @@ def find(
 
     Args:
         arrays: Random ones by PyTorch's names.
-        load: Returns the variables after the converter loaded arrays. One that is not trained may
-            copy an array of another: what a network does with it, the gate sees.
+        load: Returns the variables after the converter loaded arrays. One that is not trained and
+            copies another's array, as in DINOv2, has no place and is never loaded: if the network
+            reads it, the gate finds a difference.
 
     Raises:
         ModelError: A variable holds anything else than arrays, parts of them or a constant, or an

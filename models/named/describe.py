@@ -57,9 +57,10 @@ def describe(source: str, folder: Path) -> dict[str, Any]:
 
         network = timm.create_model(name)
         definition["head"] = network.default_cfg["classifier"]
-        if families.of(name.partition("_")[0]).forgets_momentum:
-            momenta = {m.momentum for m in network.modules() if isinstance(m, nn.BatchNorm2d)}
-            definition["corrections"] = {families.MOMENTUM: (1 - momenta.pop(), "that of timm")}
+        momenta = {each.momentum for each in network.modules() if isinstance(each, nn.BatchNorm2d)}
+        if name.startswith(families.WITHOUT_MOMENTUM) and len(momenta - {None}) == 1:
+            momentum = 1 - (momenta - {None}).pop()
+            definition["corrections"] = {families.MOMENTUM: (momentum, "that of timm")}
         configuration = {
             "architecture": name,
             "num_classes": 0,
@@ -143,7 +144,7 @@ def _configure(definition: dict[str, Any], folder: Path) -> None:
         (place / CONFIG).write_text(json.dumps(values, indent=1))
         positions = values.get("max_position_embeddings") or values.get("n_positions")
         definition["vocabulary"][size] = values.get("vocab_size", 0)
-        definition["positions"][size] = positions
+        definition["positions"][size] = positions and positions - family.first_position
         definition["probe_side"][size] = values.get("image_size")
     values = json.loads((folder / FULL / CONFIG).read_text())
     definition["corrections"] = {

@@ -52,6 +52,8 @@ LAYER_LISTS, TOKEN_SUFFIX = ("layer_types", "no_rope_layers", "mlp_layer_types")
 # Names of corrections that are no arguments.
 GELU, PATHS, MOMENTUM = "activation", "paths of variables", "momentum of running statistics"
 NO_ARGUMENTS = {GELU, PATHS, MOMENTUM}
+# Begins of timm's names whose running statistics have another momentum in KerasHub.
+WITHOUT_MOMENTUM = ("efficientnet",)
 # Values that a configuration derives from its sizes.
 DERIVED = ("out_features", "out_indices", "stage_names")
 DERIVED_BY_WIDTH = (*DERIVED, "hidden_size")
@@ -59,15 +61,15 @@ DERIVED_BY_WIDTH = (*DERIVED, "hidden_size")
 
 @dataclass(frozen=True)
 class Family:
-    """Family of networks, by `model_type` of its configurations, or the begin of a name in timm.
+    """Family of networks, by `model_type` of its configurations.
 
     feature: what a classifier is put on: of the `first` token, the `mean` of all, or `pooled` by
     the network itself. saved_as: class of transformers in whose checkpoints KerasHub's converter
     finds the names. configuration: values that leave out what nothing reads. options: arguments of
     KerasHub's network that its converter ignores, by the key of the configuration. exact_gelu:
     whether KerasHub has the approximation where the configuration says `gelu`. equal_paths:
-    whether variables of several layers have one path. forgets_momentum: whether KerasHub leaves its
-    own to the running statistics.
+    whether variables of several layers have one path. first_position: of a sequence, behind those
+    that no token has.
     """
 
     feature: str = "first"
@@ -76,7 +78,7 @@ class Family:
     options: Mapping[str, str] = field(default_factory=dict)
     exact_gelu: bool = False
     equal_paths: bool = False
-    forgets_momentum: bool = False
+    first_position: int = 0
 
 
 FAMILIES = {
@@ -84,10 +86,9 @@ FAMILIES = {
     "bert": Family("pooled", options={"dropout": "hidden_dropout_prob"}, exact_gelu=True),
     "dinov2": Family(configuration={"use_mask_token": False}),
     "distilbert": Family(saved_as="AutoModelForMaskedLM"),
-    "efficientnet": Family(forgets_momentum=True),
     "llama": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),
     "qwen2": Family(options={"layer_norm_epsilon": "rms_norm_eps"}),
-    "roberta": Family(saved_as="AutoModelForMaskedLM"),
+    "roberta": Family(saved_as="AutoModelForMaskedLM", first_position=2),
     "smollm3": Family(options={"layer_norm_epsilon": "rms_norm_eps"}, equal_paths=True),
     "swin": Family("mean"),
     "vit": Family(

@@ -59,11 +59,12 @@ def backbone(definition: Mapping[str, Any], folder: Path, *, load_weights: bool 
             layer.activation = keras.activations.gelu
         if families.MOMENTUM in corrections and isinstance(layer, layers.BatchNormalization):
             layer.momentum = corrections[families.MOMENTUM]
-    if families.PATHS in corrections and keras.config.backend() == "torch":
+    if families.PATHS in corrections:
         for number, variable in enumerate(network.variables):
             variable._path = f"{variable.path}_{number}"
         for layer in (network, *network._flatten_layers()):
-            layer._track_variables()
+            if keras.config.backend() == "torch":
+                layer._track_variables()
     return network
 
 

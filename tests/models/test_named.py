@@ -16,6 +16,7 @@ import models
 from models import named, own, parity, weights
 from models.contract import Array, ErrorCode, ModelError
 from models.named import cuts
+from tests.models.children import run_python
 
 BERT = {
     "architectures": ["BertForSequenceClassification"],
@@ -232,3 +233,21 @@ def test_missing_library_is_named_with_what_installs_it(
     with pytest.raises(ModelError, match="pip install") as refused:
         named.add("timm:resnet18", tmp_path)
     assert refused.value.code == ErrorCode.NOT_INSTALLED
+
+
+def test_attention_of_the_proof_is_that_of_jax() -> None:
+    script = """
+import jax, numpy as np
+from models.frameworks.keras.widening import _attention
+
+rng = np.random.default_rng(0)
+shapes = {"query": (2, 5, 4, 8), "key": (2, 7, 2, 8), "value": (2, 7, 2, 8)}
+arrays = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+mask, bias = rng.random((2, 1, 5, 7)) < 0.7, rng.standard_normal((1, 4, 5, 7), np.float32)
+for options in ({}, {"mask": mask, "scale": 0.3}, {"bias": bias, "is_causal": True}, {"scale": 0}):
+    expected = jax.nn.dot_product_attention(**arrays, **options)
+    np.testing.assert_allclose(_attention(**arrays, **options), expected, atol=1e-6)
+print("equal")
+"""
+    result = run_python("-c", script, KERAS_BACKEND="jax")
+    assert result.stdout.split() == ["equal"], result.stderr

@@ -181,6 +181,7 @@ print(*sorted({"torch", "onnx", "onnxscript", "tensorflow", "keras", "jax"} & sy
         *((name, 3) for name in ("litert", "onnxruntime", "openvino")),
         ("onnxruntime", np.nan),
         pytest.param("pytorch+aot", 3, marks=pytest.mark.slow),
+        pytest.param("pytorch+aot", np.nan, marks=pytest.mark.slow),
     ],
 )
 @in_a_thread

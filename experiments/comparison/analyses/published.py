@@ -86,7 +86,8 @@ def _measured(evidence: Evidence, metric: str, model: str) -> str:
     if effects and model and model not in models:
         return "another model here"
     if not effects:
-        is_measured = any(finding.a_value is not None for finding in of_metric)
+        sides = ((finding.a_value, finding.b_value) for finding in of_metric)
+        is_measured = any(None not in pair for pair in sides)
         return "measured, not compared" if is_measured else "not measured here"
     texts = [f"{name}: {effect}" for name, effect in effects.items()]
     return "; ".join(wording.shortened(texts, MAX_EFFECTS))

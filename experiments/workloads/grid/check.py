@@ -26,26 +26,26 @@ def run(
         return
     settings = spec.settings
     if isinstance(settings, transformers.Settings):
-        labels = [(model, longest(settings, model), f"{model} · ") for model in settings.models]
+        points = [(model, longest(settings, model), f"{model} · ") for model in settings.models]
     else:
-        labels = [
-            (model, side, network_label(model, side))
+        points = [
+            (model, extent, network_label(model, extent))
             for model in settings.models
-            for side in settings.image_sizes
+            for extent in settings.image_sizes
         ]
-    for model, side, label in labels:
+    for model, extent, label in points:
         key = f"{NOT_EXPORTED}{spec.framework} · {label}"
         sizes = sizes_of(settings, models.spec(model))
         if named.is_causal(model):
             output.record(Tags(spec.run, {key: f"{spec.framework} does not generate tokens"}))
             continue
-        if not side or (isinstance(settings, Settings) and refusal(model, sizes, side)):
+        if not extent or (isinstance(settings, Settings) and refusal(model, sizes, extent)):
             continue
         output.progress(f"export {model}", 0, None)
         network = framework.build(model, sizes)
         framework.load_weights(network, arrays(settings, model, sizes))
         try:
-            deploy(spec, framework, network, model, side)
+            deploy(spec, framework, network, model, extent)
         except EvenhandError as error:
             if error.code is not ErrorCode.NOT_EXPORTED:
                 raise

@@ -94,10 +94,10 @@ def run(spec: CellSpec[PointSettings], framework: Framework, output: Output) -> 
     output.metrics(check_parameters(settings.model, expected, framework, network))
     framework.load_weights(network, arrays(settings, settings.model, sizes))
     assert isinstance(settings, Settings | transformers.Settings)
-    side = (
+    extent = (
         settings.image_size if isinstance(settings, Settings) else longest(settings, settings.model)
     )
-    deployed = deploy(spec, framework, network, settings.model, side)
+    deployed = deploy(spec, framework, network, settings.model, extent)
     output.metrics(deployed)
     work = Network.computed(settings.model, sizes, [batch], _answer_length(settings))
     write_work(spec, framework, work, settings.batch_size, settings.batch_size)
@@ -157,7 +157,7 @@ def is_trained(spec: AnyCell) -> bool:
 
 
 def deploy(
-    spec: AnyCell, framework: Framework, network: Any, model: str, side: int
+    spec: AnyCell, framework: Framework, network: Any, model: str, extent: int
 ) -> dict[str, float]:
     """Make a network ready for inference, for a runtime from its exported file.
 
@@ -166,7 +166,7 @@ def deploy(
         framework: Framework of the network.
         network: With its weights.
         model: Its name.
-        side: Of the images, pixels, or tokens of the longest sequence.
+        extent: Height and width of images, in pixels, or length of the longest sequence.
 
     Returns:
         Metrics of a runtime.
@@ -175,8 +175,8 @@ def deploy(
         return {}
     module, rng = models.spec(model), np.random.default_rng(spec.settings.seed)
     in_int8 = described(spec.framework).in_int8
-    times = 32 if in_int8 else 2  # answers are counted, or alike
-    batches = module.inference_batches(network.spec, rng, side, times)
+    times = 32 if in_int8 else 2  # the share of equal answers needs many
+    batches = module.inference_batches(network.spec, rng, extent, times)
     return framework.deploy(network, batches, Path(spec.inputs[EXPORTED]))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import pi, sqrt
 from typing import Any
 
 import keras
 
 
+@cache
 def widen() -> None:
     """Compute in float64 what networks convert to float32 on purpose, until the process ends."""
     from keras.src.backend.common import dtypes
@@ -30,7 +31,8 @@ def widen() -> None:
 def _cast(convert: Callable[[Any, str], Any], x: Any, dtype: str) -> Any:
     import tensorflow as tf
 
-    return tf.constant(x, dtype) if isinstance(x, float) else convert(x, dtype)
+    dtype = keras.backend.standardize_dtype(dtype)
+    return tf.constant(x, dtype) if type(x) is float and "float" in dtype else convert(x, dtype)
 
 
 def _gelu(features: Any, approximate: bool = False, name: str | None = None) -> Any:
@@ -51,7 +53,7 @@ def _attention(
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    **_: Any,
+    implementation: str | None = None,
 ) -> Any:
     """Return (n, queries, heads, width) for keys and values (n, keys, groups of heads, width)."""
     import jax
@@ -59,7 +61,9 @@ def _attention(
 
     heads_of_a_group = query.shape[2] // key.shape[2]
     key, value = (jnp.repeat(each, heads_of_a_group, axis=2) for each in (key, value))
-    logits = jnp.einsum("nqhw,nkhw->nhqk", query, key) * (scale or query.shape[-1] ** -0.5)
+    logits = jnp.einsum("nqhw,nkhw->nhqk", query, key) * (
+        query.shape[-1] ** -0.5 if scale is None else scale
+    )
     logits = logits if bias is None else logits + bias
     is_seen = jnp.tri(query.shape[1], key.shape[1], dtype=bool) if is_causal else jnp.array(True)
     is_seen = is_seen if mask is None else is_seen & mask

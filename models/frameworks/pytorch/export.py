@@ -72,7 +72,10 @@ WRITERS = {".onnx": write_onnx, ".pt2": write_package}
 
 
 def first_difference(export: Export, path: Path) -> str:
-    """Return the first weight of a file that is not the network's; empty if none."""
+    """Return the first weight of a file that another export has otherwise; empty if none.
+
+    A package is not compiled again: its weights are exchanged for the network's.
+    """
     if path.suffix != ".onnx":
         return _first_repaired(export, path)
     from models.frameworks.exported import first_difference_of_onnx
@@ -88,14 +91,20 @@ def _first_repaired(export: Export, path: Path) -> str:
     import torch
 
     package = torch._inductor.aoti_load_package(str(path))
-    inputs = [torch.from_numpy(_channels_first(array)) for array in export.batches[0]]
-    outputs = package(*inputs)
+    batches = [
+        [torch.from_numpy(_channels_first(array)) for array in inputs] for inputs in export.batches
+    ]
+
+    def outputs() -> Array:
+        return np.concatenate([package(*inputs).numpy().ravel() for inputs in batches])
+
+    before = outputs()
     for constant in package.get_constant_fqns():
         name = constant.removeprefix("network.")
         if (weight := export.network.weights.get(name)) is None:
             continue
         package.load_constants({constant: torch.from_numpy(weight)}, check_full_update=False)
-        if not torch.equal(package(*inputs), outputs):
+        if not np.array_equal(outputs(), before, equal_nan=True):
             return name
     return ""
 
