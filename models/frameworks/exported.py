@@ -141,7 +141,7 @@ class Export:
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What a framework's exporter writes.
+    """Network and the file that an exporter makes of it.
 
     network: of the framework, in evaluation mode. inputs: example, with 2 or more along each free
     axis. free_axes: of each input, axes of any size. path: of the file. in_int8: as of a `Variant`.

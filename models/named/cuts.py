@@ -62,8 +62,8 @@ def find(
                 text = f"KerasHub's converter changes the values of {name}, or some of them"
                 raise _refused(text)
             cut, at = part
-            found = parts if variable.is_trained else copies
-            found.setdefault(name, []).append((at, cut, (number, ends)))
+            group = parts if variable.is_trained else copies
+            group.setdefault(name, []).append((at, cut, (number, ends)))
     parts = copies | parts
     if left := [name for name in names if name not in parts]:
         raise _refused(f"KerasHub's converter does not read {left[0]}")
