@@ -30,7 +30,6 @@ with tempfile.TemporaryFile() as file:
     finished = execute(inputs, Path(sys.argv[2]), file, file, float(sys.argv[5]))
 print(json.dumps(dataclasses.asdict(finished)))
 """
-ALLOCATE = "x = bytearray({size}); import time; time.sleep(0.4)"
 
 
 def execute(
@@ -65,7 +64,17 @@ def test_injected_delay_is_a_share_of_wall_time_and_no_cpu_time(tmp_path: Path) 
 def test_memory_is_that_of_all_processes_together(tmp_path: Path) -> None:
     """And not that of the process that starts them, which a fork begins with."""
     size = 80_000_000
-    single = python(tmp_path, "a.py", ALLOCATE.format(size=size))
+    meeting = f"""
+import os, time
+from pathlib import Path
+x = bytearray({size})
+Path({str(tmp_path)!r}, f"{{os.getpid()}}.ready").touch()
+until = time.monotonic() + 20
+while len(list(Path({str(tmp_path)!r}).glob("*.ready"))) < 2 and time.monotonic() < until:
+    time.sleep(0.01)
+time.sleep(0.4)
+"""
+    single = python(tmp_path, "a.py", meeting)
     finished = execute(tmp_path, f"{single} & {single} & wait")
     assert finished["memory_method"] == "pss"
     assert 2 * size < finished["peak_bytes"] < 2 * size + 60_000_000
