@@ -52,7 +52,7 @@ LAYER_LISTS, TOKEN_SUFFIX = ("layer_types", "no_rope_layers", "mlp_layer_types")
 # Names of corrections that are no arguments.
 GELU, PATHS, MOMENTUM = "activation", "paths of variables", "momentum of running statistics"
 NO_ARGUMENTS = {GELU, PATHS, MOMENTUM}
-# Begins of timm's names whose running statistics have another momentum in KerasHub.
+# Beginnings of timm's names whose running statistics have another momentum in KerasHub.
 WITHOUT_MOMENTUM = ("efficientnet",)
 # Values that a configuration derives from its sizes.
 DERIVED = ("out_features", "out_indices", "stage_names")
@@ -68,8 +68,8 @@ class Family:
     finds the names. configuration: values that leave out what nothing reads. options: arguments of
     KerasHub's network that its converter ignores, by the key of the configuration. exact_gelu:
     whether KerasHub has the approximation where the configuration says `gelu`. equal_paths:
-    whether variables of several layers have one path. first_position: of a sequence, behind those
-    that no token has.
+    whether variables of several layers have one path. first_position: of a sequence's first token;
+    the configuration counts those before it, too.
     """
 
     feature: str = "first"

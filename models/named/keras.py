@@ -62,8 +62,8 @@ def backbone(definition: Mapping[str, Any], folder: Path, *, load_weights: bool 
     if families.PATHS in corrections:
         for number, variable in enumerate(network.variables):
             variable._path = f"{variable.path}_{number}"
-        for layer in (network, *network._flatten_layers()):
-            if keras.config.backend() == "torch":
+        if keras.config.backend() == "torch":
+            for layer in (network, *network._flatten_layers()):
                 layer._track_variables()
     return network
 

@@ -103,10 +103,12 @@ def test_language_model_trains_and_answers_in_two_frameworks(place: Place, tmp_p
     answers = run_python("-c", ONE_BY_ONE, str(folder), str(place.cache), *numbers).stdout.split()
     assert [run.data.tags["tokens.digest"] for run in cells] == [answers[-1]] * 2
     for metrics in (run.data.metrics for run in cells):
-        answer, token = metrics["inference/latency_seconds_p50"], "inference/seconds_per_token"
-        if token in metrics:  # left out where a busy machine's noise is longer than four tokens
-            expected = metrics["inference/first_token_seconds"] + 4 * metrics[token]
-            assert answer == pytest.approx(expected)
+        names = ("latency_seconds_p50", "first_token_seconds", "seconds_per_token")
+        answer, first, token = (metrics.get(f"inference/{name}") for name in names)
+        if token is None:  # noise is longer than four tokens
+            assert answer <= first
+        else:
+            assert answer == pytest.approx(first + 4 * token)
         assert metrics["check/inference_requests"] >= 13
     refused = place.call(
         *small_campaigns.command(place, "transformers", **options, kv_cache="false")
